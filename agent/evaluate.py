@@ -1,0 +1,55 @@
+"""The contract at the centre: evaluate(graph, schedule, target, fidelity) -> Rejected | Measured.
+
+Pure, and cacheable by content. A bad schedule is data (`Rejected`); a bug of ours raises and fails the run.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from compiler.canonical import identity
+from compiler.diagnostic import Diagnostic
+from compiler.ir.graph import Graph
+from compiler.ir.schedule import Schedule
+from compiler.pipeline import COMPILER_VERSION, compile_schedule
+from compiler.program import Program
+from compiler.target import Target
+from simulator.bound import bound_of
+from simulator.estimate import SIMULATOR_VERSION, estimate
+from simulator.report import Report
+
+#: What an evaluation's figures depend on besides its inputs; part of every key, so old figures are never served.
+VERSION = f"compiler{COMPILER_VERSION}+simulator{SIMULATOR_VERSION}"
+
+
+class Fidelity(StrEnum):
+    ESTIMATE = "estimate"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The compiler refused the schedule; every reason."""
+
+    diagnostics: tuple[Diagnostic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The simulated step."""
+
+    report: Report
+
+
+Evaluation = Rejected | Measured
+
+
+def evaluate(graph: Graph, schedule: Schedule, target: Target, fidelity: Fidelity = Fidelity.ESTIMATE) -> Evaluation:
+    """Compile and simulate. Raises only for faults of ours (CompilerFault, SimulatorFault)."""
+    program = compile_schedule(graph, schedule, target)
+    if not isinstance(program, Program):
+        return Rejected(program)
+    return Measured(estimate(program, target, bound_of(graph, target)))
+
+
+def evaluation_key(graph: Graph, schedule: Schedule, target: Target, fidelity: Fidelity = Fidelity.ESTIMATE) -> str:
+    """Content key of an evaluation: what it is of, and the versions its figures depend on."""
+    return identity("eval1", [graph.id, schedule.id, target.id, VERSION, str(fidelity)])

@@ -1,0 +1,101 @@
+"""Put together one block: ops in dataflow order and the tensors between them, with sizes named once.
+
+Dimensions are written as words (`"tokens hidden"`); the sizes come from one table for the block. The projections and
+norms that every architecture has are here, so that the modules that describe a layer read as the layer does.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compiler.frontend.quant import Storage, WeightKind
+from compiler.ir.dtype import DType
+from compiler.ir.graph import Block, Dim, Op, Pattern, Role, Routing, Tensor
+
+#: Dimensions of the data that flows; a weight has none of them.
+_FLOWING = frozenset({"tokens", "batch", "context", "slots"})
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """The weight of a projection: its checkpoint key, whether there is a bias beside it, and how it is stored."""
+
+    key: str
+    bias: bool = False
+    kind: WeightKind = WeightKind.LINEAR
+    routing: Routing | None = None
+
+    @property
+    def bias_key(self) -> str:
+        stem = self.key.removesuffix(".weight")
+        return f"{stem}.bias" if stem != self.key else f"{stem}_bias"
+
+
+class BlockBuilder:
+    """Collects the ops and tensors of one block. `layer` is the checkpoint prefix of the block's weights."""
+
+    def __init__(self, sizes: Mapping[str, int], storage: Storage, layer: str = "model.layers.{layer}.") -> None:
+        self.sizes = sizes
+        self.storage = storage
+        self.layer = layer
+        self.quantised: list[str] = []  # checkpoint keys of weights that may be quantised
+        self._ops: list[Op] = []
+        self._tensors: list[Tensor] = []
+        self._inputs: list[str] = []
+
+    def dims(self, words: str) -> tuple[Dim, ...]:
+        return tuple(Dim(word, self.sizes[word]) for word in words.split())
+
+    def enter(self, name: str, words: str, role: Role = Role.ACTIVATION, dtype: DType = DType.BF16) -> str:
+        """An input of the block."""
+        self._tensors.append(Tensor(name, self.dims(words), dtype, role))
+        self._inputs.append(name)
+        return name
+
+    def weight(self, name: str, words: str, key: str, kind: WeightKind = WeightKind.PLAIN) -> str:
+        """A weight tensor stored as its kind says."""
+        full = self.layer + key
+        if kind is not WeightKind.PLAIN:
+            self.quantised.append(full)
+        dtype = self.storage.dtype(kind, full)
+        self._tensors.append(Tensor(name, self.dims(words), dtype, Role.WEIGHT, full))
+        return name
+
+    def emit(self, op: Op, *words: str, role: Role = Role.ACTIVATION, dtype: DType = DType.BF16) -> None:
+        """Append `op`; `words` are the dimensions of each of its outputs."""
+        for name, dims in zip(op.outputs, words, strict=True):
+            self._tensors.append(Tensor(name, self.dims(dims), dtype, role))
+        self._ops.append(op)
+
+    def norm(self, name: str, source: str, out: str, words: str, key: str) -> None:
+        """RMS normalisation over the last dimension: square, add, scale, weigh, so 4 operations a point."""
+        over = words.split()[-1]
+        weight = self.weight(f"w.{name}", over, key)
+        op = Op(name, Pattern.REDUCE, self.dims(words), (source, weight), (out,), sequential=(over,), flops_per_point=4)
+        self.emit(op, words)
+
+    def project(self, name: str, sources: tuple[str, ...], out: str, words: str, weight: Weight) -> None:
+        """`out` = `sources[0]` times a weight (plus a bias). `words`: dimensions of out, `<-`, the contracted ones."""
+        left, reduced = (part.split() for part in words.split("<-"))
+        kept = [word for word in left if word not in _FLOWING]
+        lead = ["experts"] if weight.routing else []
+        tensors = [self.weight(f"w.{name}", " ".join(lead + kept + reduced), weight.key, weight.kind)]
+        if weight.bias:
+            tensors.append(self.weight(f"b.{name}", " ".join(lead + kept), weight.bias_key))
+        op = Op(
+            name,
+            Pattern.CONTRACT,
+            self.dims(" ".join(left + reduced)),
+            (*sources, *tensors),
+            (out,),
+            reduced=tuple(reduced),
+            flops_per_point=2,
+            routing=weight.routing,
+        )
+        self.emit(op, " ".join(left))
+
+    def pointwise(self, name: str, sources: tuple[str, ...], out: str, words: str, flops: int = 1) -> None:
+        """An element-wise op with `flops` operations an element."""
+        self.emit(Op(name, Pattern.MAP, self.dims(words), sources, (out,), flops_per_point=flops), words)
+
+    def block(self, kind: str, outputs: tuple[str, ...]) -> Block:
+        return Block(kind, tuple(self._ops), tuple(self._tensors), tuple(self._inputs), outputs)

@@ -1,0 +1,342 @@
+"""The model as dataflow: ops over named dimensions, in blocks that repeat.
+
+An `Op` is a loop nest over named dimensions in one of the parallel patterns the hardware is named after. Everything
+here is frozen and validates on construction: a graph that exists is well formed. Sizes are whole-model (before
+sharding); bytes come from dtypes and dimensions, never from a stored number.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from compiler.canonical import identity
+from compiler.ir.dtype import DType
+
+
+class Pattern(StrEnum):
+    """The parallel pattern of an op."""
+
+    CONTRACT = "contract"  # einsum: multiply-accumulate over the reduced dimensions
+    MAP = "map"  # element-wise; streams: an output element needs its input elements only
+    REDUCE = "reduce"  # reads all of a dimension before it gives an output (norm, softmax, argmax)
+    SCAN = "scan"
+    GATHER = "gather"  # reads the addressed rows only
+    SCATTER = "scatter"
+    SORT = "sort"  # top-k
+    COLLECTIVE = "collective"  # between sockets; inserted by the shard pass
+
+
+class Role(StrEnum):
+    """What a tensor is, which decides where it lives between executions."""
+
+    WEIGHT = "weight"
+    ACTIVATION = "activation"
+    KV_CACHE = "kv_cache"
+    STATE = "state"
+    INPUT = "input"
+    OUTPUT = "output"
+
+
+class Phase(StrEnum):
+    DECODE = "decode"
+    PREFILL = "prefill"
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """A named dimension and its size in elements (>= 1)."""
+
+    name: str
+    size: int
+
+    def __post_init__(self) -> None:
+        if not self.name.isidentifier() or self.size < 1:
+            raise ValueError(f"dimension {self.name!r} of size {self.size}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """A tensor of a block. `key` is the checkpoint name of a weight, with `{layer}` for the layer index."""
+
+    name: str
+    dims: tuple[Dim, ...]
+    dtype: DType
+    role: Role
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        names = [d.name for d in self.dims]
+        if len(set(names)) != len(names):
+            raise ValueError(f"tensor {self.name}: a dimension twice: {names}")
+        if (self.role is Role.WEIGHT) != bool(self.key):
+            raise ValueError(f"tensor {self.name}: weights, and only weights, have a checkpoint key")
+
+    @property
+    def elements(self) -> int:
+        return prod(d.size for d in self.dims)
+
+    @property
+    def nbytes(self) -> int:
+        return self.dtype.nbytes(self.elements)
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """Top-k routing of tokens over experts; an op with it reads the chosen experts' weights only.
+
+    sockets: over how many sockets whole experts are spread (1 before the shard pass).
+    """
+
+    experts: int
+    top_k: int
+    sockets: int = 1
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.top_k <= self.experts or self.experts % self.sockets:
+            raise ValueError(f"top-{self.top_k} of {self.experts} experts over {self.sockets} sockets")
+
+
+class CollectiveKind(StrEnum):
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """An exchange between `ways` sockets (>= 2)."""
+
+    kind: CollectiveKind
+    ways: int
+
+    def __post_init__(self) -> None:
+        if self.ways < 2:
+            raise ValueError(f"{self.kind} over {self.ways} socket")
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """A loop nest over `dims`. `reduced` dimensions do not appear in the outputs; `sequential` ones run in order.
+
+    A sequential dimension is walked by one unit from start to end, so it can be neither spread over units nor sharded:
+    the normalised dimension of a norm, the context a cache stream is read along, the experts a top-k sorts.
+    flops_per_point: floating-point operations at each point of the iteration space (2 for a multiply-accumulate).
+    linear: outputs are linear in the activations, so partial sums of a sharded contraction may pass through.
+    """
+
+    name: str
+    pattern: Pattern
+    dims: tuple[Dim, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    reduced: tuple[str, ...] = ()
+    flops_per_point: int = 1
+    sequential: tuple[str, ...] = ()
+    routing: Routing | None = None
+    linear: bool = False
+    collective: Collective | None = None
+
+    def __post_init__(self) -> None:
+        names = {d.name for d in self.dims}
+        if len(names) != len(self.dims):
+            raise ValueError(f"op {self.name}: a dimension twice")
+        if not names.issuperset(self.reduced) or not names.issuperset(self.sequential):
+            raise ValueError(f"op {self.name}: reduced or sequential dimensions outside the iteration space")
+        if not self.outputs:
+            raise ValueError(f"op {self.name}: no output")
+
+    @property
+    def points(self) -> int:
+        return prod(d.size for d in self.dims)
+
+    @property
+    def flops(self) -> int:
+        return self.points * self.flops_per_point
+
+    def size(self, dim: str) -> int:
+        """Size of dimension `dim`, 1 where the op has no such dimension."""
+        return next((d.size for d in self.dims if d.name == dim), 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """One kind of layer. `ops` are in dataflow order; `inputs` and `outputs` are its boundary tensors.
+
+    Compared by object (passes cache their result a block); `Graph.id` is the identity by content.
+    """
+
+    kind: str
+    ops: tuple[Op, ...]
+    tensors: tuple[Tensor, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    #: After the shard pass: over how many sockets; a socket's op may then read a slice of a whole tensor.
+    sockets: int = 1
+
+    def __post_init__(self) -> None:
+        known = {t.name: t for t in self.tensors}
+        if len(known) != len(self.tensors):
+            raise ValueError(f"block {self.kind}: a tensor name twice")
+        if len({o.name for o in self.ops}) != len(self.ops):
+            raise ValueError(f"block {self.kind}: an op name twice")
+        ready = {t.name for t in self.tensors if t.role is Role.WEIGHT} | set(self.inputs)
+        for op in self.ops:
+            for name in op.inputs:
+                if name not in ready:
+                    raise ValueError(f"block {self.kind}: op {op.name} reads {name} before it is produced")
+            for name in op.outputs:
+                if name not in known:
+                    raise ValueError(f"block {self.kind}: op {op.name} writes unknown tensor {name}")
+                if name in ready:
+                    raise ValueError(f"block {self.kind}: {name} is written twice or is an input")
+                ready.add(name)
+            sizes = {d.name: d.size for d in op.dims}
+            for name in (*op.inputs, *op.outputs):
+                if op.collective and name in op.inputs:
+                    continue  # a gather reads less than it gives
+                sliced = self.sockets > 1 and name in op.inputs
+                for dim in known[name].dims:
+                    size = sizes.get(dim.name, dim.size)
+                    if op.routing is None and dim.size != size and not (sliced and dim.size > size):
+                        raise ValueError(
+                            f"block {self.kind}: op {op.name} has {dim.name}={sizes[dim.name]}, "
+                            f"tensor {name} has {dim.size}"
+                        )
+        if not ready.issuperset(self.outputs):
+            raise ValueError(f"block {self.kind}: an output nobody writes")
+
+    @cached_property
+    def tensor(self) -> dict[str, Tensor]:
+        return {t.name: t for t in self.tensors}
+
+    @cached_property
+    def op(self) -> dict[str, Op]:
+        return {o.name: o for o in self.ops}
+
+    @cached_property
+    def weights(self) -> tuple[Tensor, ...]:
+        return tuple(t for t in self.tensors if t.role is Role.WEIGHT)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is asked of the model. `context`: cached tokens in decode, prompt tokens in prefill, a sequence.
+
+    `weights` is the storage choice given by the user: auto, bf16 or fp8 (per-tensor dtypes are in the graph).
+    """
+
+    phase: Phase
+    batch: int
+    context: int
+    sockets: int
+    weights: str = "auto"
+
+    def __post_init__(self) -> None:
+        if min(self.batch, self.context, self.sockets) < 1:
+            raise ValueError(f"batch, context and sockets must be at least 1: {self}")
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that pass through the model in one step."""
+        return self.batch if self.phase is Phase.DECODE else self.batch * self.context
+
+
+@dataclass(frozen=True, eq=False)
+class Graph:
+    """A model and its workload: block kinds, and the order in which they run (`sequence`, one kind a layer)."""
+
+    model: str
+    model_type: str
+    blocks: tuple[Block, ...]
+    sequence: tuple[str, ...]
+    workload: Workload
+
+    def __post_init__(self) -> None:
+        if {b.kind for b in self.blocks} != set(self.sequence) or len({b.kind for b in self.blocks}) != len(self.blocks):
+            raise ValueError("the sequence and the block kinds differ")
+
+    @cached_property
+    def block(self) -> dict[str, Block]:
+        return {b.kind: b for b in self.blocks}
+
+    @cached_property
+    def repeats(self) -> dict[str, int]:
+        return {b.kind: self.sequence.count(b.kind) for b in self.blocks}
+
+    @cached_property
+    def runs(self) -> tuple[tuple[tuple[str, ...], int], ...]:
+        """The sequence as (period of kinds, times), greedily by the shortest period that covers the most layers."""
+        seq, out, i = self.sequence, [], 0
+        while i < len(seq):
+            best = ((seq[i],), 1)
+            for period in range(1, 5):
+                body, times = seq[i : i + period], 1
+                while len(body) == period and seq[i + times * period : i + (times + 1) * period] == body:
+                    times += 1
+                if times > 1 and times * period > len(best[0]) * best[1]:
+                    best = (body, times)
+            out.append(best)
+            i += len(best[0]) * best[1]
+        return tuple(out)
+
+    @cached_property
+    def weight_elements(self) -> int:
+        """Parameters, each checkpoint tensor once (tied weights share a key)."""
+        return sum(n for _, n, _ in self._weights())
+
+    @cached_property
+    def weight_nbytes(self) -> int:
+        """Parameter bytes as stored, each checkpoint tensor once."""
+        return sum(n for _, _, n in self._weights())
+
+    def _weights(self) -> list[tuple[str, int, int]]:
+        seen: dict[str, tuple[str, int, int]] = {}
+        for block in self.blocks:
+            times = self.repeats[block.kind]
+            for t in block.weights:
+                key = f"{block.kind}/{t.key}/{t.name}" if "{layer}" in t.key else t.key
+                seen.setdefault(key, (key, t.elements * times, t.nbytes * times))
+        return list(seen.values())
+
+    @cached_property
+    def kv_nbytes(self) -> int:
+        """Bytes of KV cache at the workload's context, all layers, whole batch."""
+        return sum(
+            t.nbytes * self.repeats[b.kind] for b in self.blocks for t in b.tensors if t.role is Role.KV_CACHE and is_cache(t)
+        )
+
+    @cached_property
+    def flops(self) -> int:
+        return sum(op.flops * self.repeats[b.kind] for b in self.blocks for op in b.ops)
+
+    @cached_property
+    def id(self) -> str:
+        """Structural identity: what is computed, not what the model is called."""
+        w = self.workload
+        return identity(
+            "graph1",
+            {
+                "blocks": [_block_form(b) for b in self.blocks],
+                "sequence": [[list(k), n] for k, n in self.runs],
+                "workload": [w.phase, w.batch, w.context, w.sockets],
+            },
+        )
+
+
+def is_cache(tensor: Tensor) -> bool:
+    """Whether a kv_cache tensor is the cache itself (it has a `context` dimension), not the appended rows."""
+    return any(d.name == "context" for d in tensor.dims)
+
+
+def _block_form(block: Block) -> dict[str, Any]:
+    return {
+        "kind": block.kind,
+        "tensors": [[t.name, [[d.name, d.size] for d in t.dims], t.dtype.label, t.role] for t in block.tensors],
+        "ops": [
+            [o.name, o.pattern, [[d.name, d.size] for d in o.dims], o.inputs, o.outputs, o.reduced, o.flops_per_point,
+             o.sequential, [o.routing.experts, o.routing.top_k] if o.routing else [], o.linear]
+            for o in block.ops
+        ],
+        "io": [block.inputs, block.outputs],
+    }  # fmt: skip

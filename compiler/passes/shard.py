@@ -1,0 +1,238 @@
+"""Pass 2, shard: one block as a single socket sees it (SPMD), with collectives where values must meet.
+
+Contract: a split dimension shrinks to its local size in every op and weight that carries it; a split reduction makes
+its output partial, and an all_reduce stands before the first op that needs the sum (partial sums pass through linear
+ops); a tensor split along a dimension its reader does not split is gathered. Block inputs and outputs are whole.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
+
+from compiler.diagnostic import NOT_HERE, Code, Diagnostic, Refusals
+from compiler.errors import nearest
+from compiler.ir.actions import Shard
+from compiler.ir.graph import (
+    Block, Collective, CollectiveKind, Dim, Op, Pattern, Role, Tensor, is_cache,
+)  # fmt: skip
+
+#: Never split: tokens and batch enter whole, slots follow the experts.
+WHOLE = ("tokens", "batch", "slots")
+
+Split = dict[str, tuple[int, int]]  # dimension -> (ways, local size)
+
+
+@lru_cache(maxsize=4096)
+def shard_block(block: Block, actions: tuple[Shard, ...], sockets: int) -> tuple[Block, Refusals]:
+    """`block` on one of `sockets` sockets. Refused splits leave it unsharded; an action with nothing to split does not."""
+    splits: dict[str, Split] = {op.name: {} for op in block.ops}
+    experts: dict[str, int] = {}
+    refusals: list[tuple[Shard | None, Diagnostic]] = []
+    for action in actions:
+        refusals.extend((action, d) for d in _claim(block, action, sockets, splits, experts))
+    for op in block.ops:
+        ways = prod(w for w, _ in splits[op.name].values()) * experts.get(op.name, 1)
+        if ways > sockets:
+            subject = f"{block.kind} {op.name}"
+            rule = "the ways of its split dimensions multiply"
+            levers = ("fewer ways",)
+            refusals.append((None, Diagnostic(Code.SHARD_OVER_SOCKETS, subject, rule, ways, sockets, "sockets", levers)))
+    refusals.extend((None, d) for d in _block_scales(block, splits))
+    if any(d.code not in NOT_HERE for _, d in refusals):
+        return block, tuple(refusals)
+    return _Sharder(block, splits, experts, sockets).run(), tuple(refusals)
+
+
+def _claim(
+    block: Block, action: Shard, sockets: int, splits: dict[str, Split], experts: dict[str, int]
+) -> Iterable[Diagnostic]:
+    """Note in `splits` (and `experts`) what one action asks for; yield what is wrong with it."""
+    subject = f"{block.kind} {action.part} {action.dim}"
+    ways, pad = action.ways, action.pad
+    assert isinstance(ways, int) and isinstance(pad, int)
+    ops = [op for op in block.ops if action.part in ("*", op.name, op.name.split(".")[0])]
+    if not ops:
+        parts = tuple(dict.fromkeys([op.name.split(".")[0] for op in block.ops] + [op.name for op in block.ops]))
+        yield Diagnostic(Code.UNKNOWN_OP, subject, f"no op or part {action.part!r}; {nearest(action.part, parts)}")
+        return
+    if ways > sockets or sockets % ways:
+        yield Diagnostic(
+            Code.SHARD_OVER_SOCKETS, subject, f"{ways} ways do not divide {sockets} sockets", ways, sockets, "sockets"
+        )
+        return
+    if ways == 1:
+        return
+    if action.dim == "experts" and any(op.routing for op in ops):
+        count = next(op.routing.experts for op in ops if op.routing)
+        if count % ways:
+            yield Diagnostic(Code.SHARD_UNEVEN, subject, f"{count} experts on {ways} sockets", levers=_ways(count, sockets))
+            return
+        experts.update({op.name: ways for op in ops if op.routing})
+        return
+    having = [op for op in ops if any(d.name == action.dim for d in op.dims)]
+    legal = [op for op in having if action.dim not in op.sequential and action.dim not in WHOLE]
+    if not legal:
+        yield _illegal(block, action, subject, ops, bool(having))
+        return
+    size = legal[0].size(action.dim)
+    if size % ways and not pad:
+        levers = (*_ways(size, sockets), "pad=1")
+        yield Diagnostic(Code.SHARD_UNEVEN, subject, f"{size} {action.dim} on {ways} sockets is {size / ways:g}", levers=levers)
+        return
+    local = -(-size // ways)
+    local = -(-local // pad) * pad if pad else local
+    for op in legal:
+        splits[op.name][action.dim] = (ways, local)
+
+
+def _ways(size: int, sockets: int) -> tuple[str, ...]:
+    return tuple(f"ways={w}" for w in range(sockets, 1, -1) if sockets % w == 0 and size % w == 0)[:2]
+
+
+def _illegal(block: Block, action: Shard, subject: str, ops: list[Op], sequential: bool) -> Diagnostic:
+    dims = tuple(dict.fromkeys(d.name for op in ops for d in op.dims if d.name not in (*WHOLE, *op.sequential)))
+    if sequential:
+        lever = (f"rewrite {block.kind} split_kv ways=N, then shard attn.core splits",) if action.dim == "context" else ()
+        return Diagnostic(
+            Code.SHARD_ILLEGAL, subject, f"{action.dim} is walked in order and stays whole; can be split: {', '.join(dims)}",
+            levers=lever,
+        )  # fmt: skip
+    return Diagnostic(
+        Code.UNKNOWN_DIM, subject, f"no such dimension there; {nearest(action.dim, dims)} can be split: {', '.join(dims)}"
+    )
+
+
+def _block_scales(block: Block, splits: dict[str, Split]) -> Iterable[Diagnostic]:
+    """Weights that share a scale a block must be split at block boundaries, in rows and in columns."""
+    for op in block.ops:
+        split = splits[op.name]
+        for weight in (block.tensor[i] for i in op.inputs if block.tensor[i].role is Role.WEIGHT):
+            if weight.dtype.group == 1 or not split:
+                continue
+            for reduced in (True, False):
+                dims = [d for d in weight.dims if d.name != "experts" and (d.name in op.reduced) == reduced]
+                if not any(d.name in split for d in dims) or (not reduced and weight.dtype.label == "mxfp4"):
+                    continue
+                local = prod(split[d.name][1] if d.name in split else d.size for d in dims)
+                if local % weight.dtype.group:
+                    whole, group = prod(d.size for d in dims), weight.dtype.group
+                    ways = prod(split[d.name][0] for d in dims if d.name in split)
+                    yield Diagnostic(
+                        Code.SHARD_BLOCK_SCALE, f"{block.kind} {op.name}",
+                        f"a shard of {whole}/{ways} = {local} {'columns' if reduced else 'rows'} "
+                        f"cuts {weight.dtype.label} blocks of {group}",
+                        levers=("fewer sockets", f"pad={group}", "shard experts instead" if op.routing else "--weights bf16"),
+                    )  # fmt: skip
+
+
+@dataclass
+class _Sharder:
+    """Walks a block's ops in order and writes the socket's ops, tensors and collectives."""
+
+    block: Block
+    splits: dict[str, Split]
+    experts: dict[str, int]
+    sockets: int
+    ops: list[Op] = field(default_factory=list)
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    held: dict[str, Split] = field(default_factory=dict)  # how a tensor is split
+    partial: dict[str, int] = field(default_factory=dict)  # tensors that are partial sums, over how many sockets
+    apart: dict[str, int] = field(default_factory=dict)  # tensors whose slots lie on different sockets
+    alias: dict[str, str] = field(default_factory=dict)  # tensor -> its whole form
+
+    def run(self) -> Block:
+        caches = {t.name: self._cache_split(t) for t in self.block.tensors if t.role is Role.KV_CACHE and is_cache(t)}
+        for name in self.block.inputs:
+            self._hold(self.block.tensor[name], caches.get(name, {}))
+        for op in self.block.ops:
+            self._op(op, caches)
+        outputs = []
+        for name in self.block.outputs:
+            outputs.append(name if self.block.tensor[name].role is Role.KV_CACHE else self._whole(name, {}))
+        used = {n for op in self.ops for n in (*op.inputs, *op.outputs)} | set(self.block.inputs) | set(outputs)
+        tensors = tuple(t for n, t in self.tensors.items() if n in used)
+        return replace(
+            self.block, ops=tuple(self.ops), tensors=tensors, outputs=tuple(outputs), sockets=self.sockets
+        )
+
+    def _cache_split(self, cache: Tensor) -> Split:
+        """A cache is stored as its reader splits it."""
+        readers = [op for op in self.block.ops if cache.name in op.inputs]
+        split = self.splits[readers[0].name] if readers else {}
+        return {d.name: split[d.name] for d in cache.dims if d.name in split}
+
+    def _hold(self, tensor: Tensor, split: Split) -> None:
+        dims = tuple(Dim(d.name, split[d.name][1]) if d.name in split else d for d in tensor.dims)
+        self.tensors[tensor.name] = replace(tensor, dims=dims)
+        self.held[tensor.name] = {d.name: split[d.name] for d in tensor.dims if d.name in split}
+
+    def _op(self, op: Op, caches: dict[str, Split]) -> None:
+        split, spread = self.splits[op.name], self.experts.get(op.name, 1)
+        passes = self._passes(op)
+        inputs = []
+        for name in op.inputs:
+            tensor = self.block.tensor[name]
+            if tensor.role is Role.WEIGHT:
+                weight_split = dict(split)
+                if spread > 1:
+                    weight_split["experts"] = (spread, tensor.dims[0].size // spread)
+                self._hold(tensor, weight_split)
+                inputs.append(name)
+            elif name in self.partial and passes:
+                inputs.append(name)
+            else:
+                need = {d.name: split[d.name] for d in tensor.dims if d.name in split}
+                inputs.append(self._whole(name, need) if name not in caches or name in self.block.inputs else name)
+        dims = tuple(Dim(d.name, split[d.name][1]) if d.name in split else d for d in op.dims)
+        routing = replace(op.routing, sockets=spread) if op.routing and spread > 1 else op.routing
+        self.ops.append(replace(op, dims=dims, inputs=tuple(inputs), routing=routing))
+        self._outputs(op, caches, spread, passes)
+
+    def _passes(self, op: Op) -> bool:
+        """Whether partial sums may pass through: a linear op, and of an addition both sides partial alike."""
+        values = [n for n in op.inputs if self.block.tensor[n].role is not Role.WEIGHT]
+        if not op.linear or not any(n in self.partial or n in self.apart for n in values):
+            return False
+        if op.pattern is not Pattern.MAP:
+            return True
+        return len({self.partial.get(n, 0) for n in values}) == 1
+
+    def _outputs(self, op: Op, caches: dict[str, Split], spread: int, passes: bool) -> None:
+        split = self.splits[op.name]
+        summed = prod(split[d][0] for d in op.reduced if d in split)
+        apart = max([spread, *(self.apart.get(n, 1) for n in op.inputs)])
+        through = max((self.partial.get(n, 1) for n in op.inputs), default=1) if passes else 1
+        for name in op.outputs:
+            self._hold(self.block.tensor[name], caches.get(name, split))
+            if apart > 1 and not op.linear:
+                self.apart[name] = apart
+            total = summed * through * (apart if op.linear and apart > 1 else 1)
+            if total > 1:
+                self.partial[name] = total
+
+    def _whole(self, name: str, need: Split) -> str:
+        """The name under which `name` can be read split as `need`, after the collectives that takes."""
+        name = self.alias.get(name, name)
+        if name in self.partial:
+            name = self._collect(name, CollectiveKind.ALL_REDUCE, self.partial[name], self.tensors[name].dims)
+        extra = {d: s for d, s in self.held[name].items() if need.get(d) != s}
+        if extra:
+            base = self.block.tensor[name.split("@")[0]]
+            full = {d.name: d for d in base.dims}
+            dims = tuple(full[d.name] if d.name in extra else d for d in self.tensors[name].dims)
+            name = self._collect(name, CollectiveKind.ALL_GATHER, prod(w for w, _ in extra.values()), dims)
+        return name
+
+    def _collect(self, name: str, kind: CollectiveKind, ways: int, dims: tuple[Dim, ...]) -> str:
+        source = self.tensors[name]
+        result = f"{name}@{kind}"
+        role = Role.ACTIVATION if source.role is Role.KV_CACHE else source.role
+        self.tensors[result] = replace(source, name=result, dims=dims, role=role)
+        gathered = {d.name for d, old in zip(dims, source.dims, strict=True) if d != old}
+        self.held[result] = {d: s for d, s in self.held[name].items() if d not in gathered} if gathered else self.held[name]
+        self.ops.append(
+            Op(f"{name}.{kind}", Pattern.COLLECTIVE, dims, (name,), (result,), flops_per_point=0, collective=Collective(kind, ways))
+        )
+        self.alias[name.split("@")[0]] = result
+        return result

@@ -1,0 +1,158 @@
+"""Presets, named as the vendor's compiler modes are: ordinary schedules, and where every tuner starts.
+
+o0: one op a section. o1: the usual patterns fused by rule. o3: a whole block as one section where it fits, kernel
+looping, hardware launch; what the vendor ships. All three shard alike (a model must fit) and attend alike.
+"""
+
+from compiler.errors import InputError, nearest
+from compiler.ir.actions import Action, Axis, Cut, Fuse, Launch, Loop, Rewrite, Rule, SetLaunch, Shard, Tile
+from compiler.ir.graph import Block, Graph, Op, Phase, Role
+from compiler.ir.schedule import Schedule
+from compiler.pipeline import compile_schedule, lower_block
+from compiler.program import Program
+from compiler.target import Target
+
+PRESETS = ("o0", "o1", "o3")
+
+#: o1's patterns: runs of op-name endings fused where they stand next to each other.
+PATTERNS = (
+    ("norm", "proj"), ("rope", "kv_append"), ("scores", "softmax", "values"), ("core", "kv_reduce"),
+    ("gate_up_proj", "act"), ("gate_proj", "up_proj", "act"), ("experts_gate", "experts_up", "experts_act"),
+    ("experts_gate_up", "experts_act"), ("router", "topk"), ("combine", "residual"), ("all_reduce", "residual"),
+)  # fmt: skip
+
+
+def preset(name: str, graph: Graph, target: Target) -> Schedule:
+    """The preset `name` for `graph`; InputError for an unknown name."""
+    if name not in PRESETS:
+        raise InputError(f"preset {name!r}", f"unknown; {nearest(name, PRESETS)}".rstrip("; "), f"presets: {', '.join(PRESETS)}")
+    base: list[Action] = []
+    for block in graph.blocks:
+        base.extend(_rewrites(block, graph))
+    for block in graph.blocks:
+        base.extend(_shards(block, graph))
+    if name == "o0":
+        return Schedule(tuple(base))
+    if name == "o1":
+        return Schedule((*base, *_patterns(graph, Schedule(tuple(base)))))
+    return _whole_blocks(base, graph, target)
+
+
+def _rewrites(block: Block, graph: Graph) -> list[Action]:
+    out: list[Action] = []
+    if "attn.kv_b_proj" in block.op and graph.workload.phase is Phase.DECODE:
+        out.append(Rewrite(block.kind, Rule.MLA_ABSORB))
+    if "attn.scores" in block.op:
+        out.append(Rewrite(block.kind, Rule.STREAMING_SOFTMAX))
+        kv, sockets = block.op["attn.scores"].size("kv_heads"), graph.workload.sockets
+        ways = sockets // _ways(kv, sockets)
+        if "kv_heads" in {d.name for d in block.op["attn.scores"].dims} and 1 < ways <= block.op["attn.scores"].size("context"):
+            out.append(Rewrite(block.kind, Rule.SPLIT_KV, ways))
+    return out
+
+
+def _ways(size: int, sockets: int) -> int:
+    """Most sockets that divide both `size` and the socket count."""
+    return max(w for w in range(1, sockets + 1) if sockets % w == 0 and size % w == 0)
+
+
+def _shards(block: Block, graph: Graph) -> list[Action]:
+    """Tensor parallelism: heads (and, where there are more sockets than KV heads, the context), ffn, vocabulary."""
+    sockets, kind, out = graph.workload.sockets, block.kind, []
+    if sockets == 1:
+        return []
+    names = {d.name for op in block.ops for d in op.dims}
+    if "kv_heads" in names:
+        q = block.op["attn.q_proj"]
+        ways = _ways(q.size("kv_heads"), sockets)
+        rest = sockets // ways
+        if ways > 1:
+            out.append(Shard(kind, "attn", "kv_heads", ways))
+        if rest > 1:
+            if rest <= block.op["attn.scores"].size("context"):
+                out.append(Shard(kind, "attn.core", "splits", rest))
+            group = _ways(q.size("q_group"), rest)
+            if group > 1:
+                out.append(Shard(kind, "attn.q_proj", "q_group", group))
+                out.append(Shard(kind, "attn.o_proj", "q_group", group))
+    if "heads" in names:
+        ways = _ways(block.op["attn.scores"].size("heads"), sockets)
+        if ways > 1:
+            out.append(Shard(kind, "attn", "heads", ways))
+    for dim in ("ffn", "shared_ffn"):
+        if dim in names:
+            out.append(Shard(kind, "ffn", dim, sockets, _pad(block, dim, sockets)))
+    if "vocab" in names and kind == "head":
+        out.append(Shard(kind, "head.lm_head", "vocab", sockets, _even(block.op["head.lm_head"].size("vocab"), sockets)))
+    if kind == "embed":
+        out.append(Shard(kind, "embed", "hidden", sockets, _even(block.op["embed.gather"].size("hidden"), sockets)))
+    return out
+
+
+def _even(size: int, ways: int) -> int:
+    return 0 if size % ways == 0 else 1
+
+
+def _pad(block: Block, dim: str, ways: int) -> int:
+    """Padding that keeps whole scale blocks in a shard of `dim`; 0 where it divides evenly."""
+    ops: list[Op] = [op for op in block.ops if any(d.name == dim for d in op.dims)]
+    size = ops[0].size(dim)
+    group = max(
+        (t.dtype.group for op in ops for t in (block.tensor[i] for i in op.inputs)
+         if t.role is Role.WEIGHT and any(d.name == dim for d in t.dims)), default=1,
+    )  # fmt: skip
+    if size % ways == 0 and size // ways % group == 0:
+        return 0
+    return group
+
+
+def _patterns(graph: Graph, base: Schedule) -> list[Action]:
+    out: list[Action] = []
+    for block in graph.blocks:
+        ops = [op.name for op in lower_block(block, base, graph.workload.sockets).ops]
+        i = 0
+        while i < len(ops):
+            match = next((p for p in PATTERNS if _matches(ops[i : i + len(p)], p)), None)
+            if match:
+                out.append(Fuse(block.kind, f"{ops[i]}..{ops[i + len(match) - 1]}"))
+            i += len(match) if match else 1
+    return out
+
+
+def _matches(names: list[str], pattern: tuple[str, ...]) -> bool:
+    return len(names) == len(pattern) and all(n.endswith(p) for n, p in zip(names, pattern, strict=True))
+
+
+def _whole_blocks(base: list[Action], graph: Graph, target: Target) -> Schedule:
+    """Fuse whole blocks and loop; where a block does not fit, halve its loop tile, then cut it in the middle."""
+    extra: list[Action] = [Fuse(b.kind, "all") for b in graph.blocks]
+    extra.extend(Loop("+".join(body)) for body, times in graph.runs if times > 1)
+    extra.append(SetLaunch(Launch.HARDWARE))
+    schedule = Schedule((*base, *extra))
+    for _ in range(24):
+        result = compile_schedule(graph, schedule, target)
+        if isinstance(result, Program):
+            return schedule
+        schedule = _smaller(schedule, graph, result)
+    return schedule
+
+
+def _smaller(schedule: Schedule, graph: Graph, diagnostics: tuple[object, ...]) -> Schedule:
+    """One step towards fitting: drop a period loop that is too large; smaller tiles in prefill; else cut in half."""
+    from compiler.diagnostic import Code, Diagnostic
+
+    for d in diagnostics:
+        assert isinstance(d, Diagnostic)
+        if d.code not in (Code.SECTION_OVER_SRAM, Code.SECTION_OVER_PCUS):
+            continue
+        if d.subject.startswith("loop "):
+            return schedule.without(*(a for a in schedule.actions if isinstance(a, Loop) and f"loop {a.block}" == d.subject))
+        kind = d.subject.split("[")[0]
+        tile = next((a.size for a in schedule.actions if isinstance(a, Tile) and a.block == kind), 128)
+        if graph.workload.phase is Phase.PREFILL and isinstance(tile, int) and tile > 16:
+            return schedule.with_actions(Tile(kind, Axis.TOKENS, tile // 2))
+        cut = next((lever.split()[-1] for lever in d.levers if lever.startswith("cut ")), "")
+        if cut:
+            loops = [a for a in schedule.actions if isinstance(a, Loop) and kind in a.block.split("+")]
+            return schedule.without(*loops).with_actions(Cut(kind, cut))
+    return schedule

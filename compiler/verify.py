@@ -1,0 +1,33 @@
+"""What must survive from the model to a socket's share of it. A failure here is the compiler's fault and raises."""
+
+from functools import lru_cache
+
+from compiler.ir.graph import Block, Pattern, Role, is_cache
+
+
+class CompilerFault(AssertionError):
+    """A pass broke an invariant: our bug, never a bad proposal."""
+
+
+@lru_cache(maxsize=4096)
+def verify_sharded(source: Block, block: Block) -> None:
+    """All sockets together do at least the work and hold at least the weights and cache of the source block."""
+    sockets = block.sockets
+    held = sum(t.elements for t in block.weights)
+    need = sum(t.elements for t in source.weights)
+    if held * sockets < need:
+        raise CompilerFault(f"{block.kind}: {sockets} sockets hold {held * sockets} of {need} weights")
+    for name in ("attn.q_proj", "attn.o_proj", "ffn.down_proj", "ffn.router", "head.lm_head"):
+        before, after = source.op.get(name), block.op.get(name)
+        if before and after and after.flops * sockets < before.flops:
+            raise CompilerFault(f"{block.kind} {name}: {after.flops * sockets} of {before.flops} FLOPs remain")
+    cache = sum(t.nbytes for t in source.tensors if is_cache(t) and t.role is Role.KV_CACHE)
+    local = sum(t.nbytes for t in block.tensors if is_cache(t) and t.role is Role.KV_CACHE)
+    if local * sockets < cache:
+        raise CompilerFault(f"{block.kind}: {sockets} sockets hold {local * sockets} of {cache} cache bytes")
+    written = {o for op in block.ops for o in op.outputs}
+    for op in block.ops:
+        if op.pattern is Pattern.COLLECTIVE and op.collective is None:
+            raise CompilerFault(f"{block.kind} {op.name}: a collective between no sockets")
+    if not written.issuperset(n for n in block.outputs if n not in block.inputs):
+        raise CompilerFault(f"{block.kind}: an output nobody writes")

@@ -1,0 +1,91 @@
+"""What the simulator says of a program. Numbers only; `agent.report` turns it into words and pages."""
+
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Cause(StrEnum):
+    """What a moment of the critical path is spent on."""
+
+    WEIGHTS = "weights"  # HBM streams weights
+    KV = "kv"  # cache rows stream in, through their ports or HBM
+    DDR = "ddr"  # DDR streams weights or cache
+    ACTIVATIONS = "activations"  # activations to and from HBM between sections
+    COMPUTE = "compute"  # PCUs compute
+    COLLECTIVE = "collective"  # sockets exchange values
+    FILL = "fill"  # pipeline and memory latency
+    LAUNCH = "launch"  # launches and synchronisation between sections
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Proven lower bound of a workload on a target: seconds, and which resource gives it."""
+
+    latency_s: float
+    limiter: str
+    hbm_s: float
+    compute_s: float
+    ddr_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SectionReport:
+    """One section: seconds a step over all its executions, how often it runs, and where the time goes."""
+
+    name: str
+    block: str
+    executions: int
+    latency_s: float
+    tiles: int
+    stages: int
+    pcus: int
+    pmus: int
+    sram_bytes: int
+    limiter: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """The measured step. Bytes are per socket and step; hbm_pct follows the published convention.
+
+    hbm_pct = 100 x (all parameter bytes + KV bytes, once) / (sockets x peak HBM bandwidth x latency): it can exceed
+    100 for a Mixture-of-Experts, which does not read all experts. hbm_read_pct counts the bytes that HBM moved.
+    hidden_s: HBM time that prefetch moved behind other work.
+    """
+
+    program_id: str
+    fidelity: str
+    latency_s: float
+    tokens_per_s_per_user: float
+    tokens_per_s: float
+    hbm_pct: float
+    hbm_read_pct: float
+    pcu_utilisation: float
+    launches: int
+    breakdown_s: tuple[tuple[str, float], ...]
+    hidden_s: float
+    sections: tuple[SectionReport, ...]
+    hbm_read_bytes: int
+    hbm_write_bytes: int
+    ddr_read_bytes: int
+    link_bytes: int
+    sram_peak_bytes: int
+    pcus_peak: int
+    memory_hbm_bytes: int
+    memory_ddr_bytes: int
+    memory_spilled_bytes: int
+    spill_s: float
+    limiter: str
+    bound: Bound
+
+    @property
+    def gap(self) -> float:
+        """latency over bound; at least 1."""
+        return self.latency_s / self.bound.latency_s
+
+    def to_json(self) -> dict[str, Any]:
+        out = asdict(self)
+        out["breakdown_s"] = dict(self.breakdown_s)
+        out["gap"] = self.gap
+        return out

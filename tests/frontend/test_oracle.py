@@ -1,0 +1,114 @@
+"""The graph against the published classes: parameters on the meta device, FLOPs of tiny instances counted by torch."""
+
+import pytest
+
+from compiler.errors import InputError
+from compiler.frontend import build
+from compiler.ir.graph import Pattern, Phase, Workload
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+QUICK = ["Qwen2.5-7B", "Qwen3-8B", "gpt-oss-20b", "Mistral-7B-v0.1", "DeepSeek-V2-236B"]
+SLOW = [
+    "Meta-Llama-3.1-405B",
+    "Mixtral-8x22B-v0.1",
+    "Qwen3-235B-A22B",
+    "deepseek-v2-lite",
+    "DeepSeek-V3",
+    "gpt-oss-120b",
+]
+
+
+def causal_model(config, device="meta"):
+    config = {key: value for key, value in config.items() if key not in ("quantization_config", "auto_map")}
+    model_type = config.pop("model_type")
+    with torch.device(device):
+        built = transformers.AutoConfig.for_model(model_type, **config)
+        options = {"attn_implementation": "eager", "experts_implementation": "eager", "dtype": torch.float32}
+        return transformers.AutoModelForCausalLM.from_config(built, **options)
+
+
+def parameters(config):
+    return sum(p.numel() for p in causal_model(config).parameters())
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_parameters_equal_the_class(published, spec_of, name):
+    config = published(name)
+    spec = spec_of(config)
+    assert spec.params == parameters(config)
+    assert build(spec, Workload(Phase.PREFILL, 1, 8, 1)).weight_elements == spec.params
+
+
+def test_shapes_of_a_layer_equal_the_class(llama, spec_of):
+    config = llama | {"attention_bias": True, "mlp_bias": True}
+    graph = build(spec_of(config), Workload(Phase.DECODE, 1, 4, 1))
+    ours = {t.key.replace("{layer}", "0"): t.elements for block in graph.blocks for t in block.weights}
+    theirs = {n: p.numel() for n, p in causal_model(config).named_parameters() if ".1." not in n and ".2." not in n}
+    assert ours == theirs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["Qwen2.5-7B", "Meta-Llama-3.1-8B", "Qwen3-30B-A3B", "deepseek-v2-lite", "gpt-oss-20b"]
+)
+def test_a_deleted_key_agrees_with_the_class_or_is_refused(published, spec_of, name):
+    """Where a rule fills in for an absent key, the class has the same rule."""
+    config = published(name) | {"num_hidden_layers": 2}
+    if "layer_types" in config:
+        config["layer_types"] = config["layer_types"][:2]
+    for key in [k for k in config if k not in ("model_type", "quantization_config")]:
+        without = {k: v for k, v in config.items() if k != key}
+        try:
+            spec = spec_of(without)
+        except InputError:
+            continue
+        assert spec.params == parameters(without), key
+
+
+TOKENS = 6
+
+
+def counted_flops(config):
+    """FLOPs of the matrix products of a forward pass of one sequence, logits of its last token only."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    torch.manual_seed(0)
+    model = causal_model(config, "cpu").eval()
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.arange(TOKENS)[None], logits_to_keep=1, use_cache=False)
+    return counter.get_total_flops()
+
+
+def contract_flops(spec):
+    """FLOPs of the contractions of a prefill; combining experts is no matrix product in the class."""
+    graph = build(spec, Workload(Phase.PREFILL, 1, TOKENS, 1))
+    return sum(
+        op.flops * graph.repeats[block.kind]
+        for block in graph.blocks
+        for op in block.ops
+        if op.pattern is Pattern.CONTRACT and op.name != "ffn.combine"
+    )
+
+
+def test_flops_of_llama(llama, spec_of):
+    assert contract_flops(spec_of(llama)) == counted_flops(llama)
+
+
+def test_flops_of_qwen3(llama, spec_of):
+    config = llama | {"model_type": "qwen3", "head_dim": 16}
+    assert contract_flops(spec_of(config)) == counted_flops(config)
+
+
+@pytest.mark.parametrize("experts", [2, 8])
+def test_flops_of_mixtral(llama, spec_of, experts):
+    config = llama | {"model_type": "mixtral", "num_local_experts": experts, "num_experts_per_tok": 2}
+    assert contract_flops(spec_of(config)) == counted_flops(config)
+
+
+@pytest.mark.parametrize("q_lora", [20, None])
+def test_flops_of_deepseek(deepseek, spec_of, q_lora):
+    config = deepseek | {"q_lora_rank": q_lora}
+    config["head_dim"] = config["qk_rope_head_dim"]
+    assert contract_flops(spec_of(config)) == counted_flops(config)
