@@ -90,8 +90,8 @@ def compile_schedule(graph: Graph, schedule: Schedule, target: Target) -> Progra
         return diagnostics
     mode = next((a.mode for a in schedule.actions if isinstance(a, SetLaunch)), Launch.HARDWARE)
     return Program(
-        graph.id, schedule.id, target.id, graph.model, graph.workload, str(mode), runs, layout.memory, graph.weight_nbytes,
-        graph.kv_nbytes,
+        graph.id, schedule.id, target.id, COMPILER_VERSION, graph.model, graph.workload, str(mode), runs, layout.memory,
+        graph.weight_nbytes, graph.kv_nbytes,
     )  # fmt: skip
 
 
@@ -182,7 +182,7 @@ def _tiling(graph: Graph, low: Lowered) -> tuple[Tiling, int]:
     return Tiling(tile, step, experts), -(-tokens // tile)
 
 
-def _knobs(graph: Graph, low: Lowered, layout: Layout, looped: bool) -> Knobs:
+def _knobs(graph: Graph, low: Lowered, layout: Layout, residents: int) -> Knobs:
     tiling, tiles = _tiling(graph, low)
     hold: dict[Class, bool | None] = {}
     for cls in (Class.WEIGHTS, Class.EXPERTS):
@@ -193,7 +193,8 @@ def _knobs(graph: Graph, low: Lowered, layout: Layout, looped: bool) -> Knobs:
     depths = {a.op: a.depth for a in low.actions if isinstance(a, Buffer)}
     return Knobs(
         tiling, tiles, tuple(units.items()), tuple(depths.items()), hold[Class.WEIGHTS], hold[Class.EXPERTS],  # type: ignore[arg-type]
-        prefetch.nbytes if isinstance(prefetch, Prefetch) and isinstance(prefetch.nbytes, int) else 0, looped,
+        prefetch.nbytes if isinstance(prefetch, Prefetch) and isinstance(prefetch.nbytes, int) else 0,
+        residents > 0, max(1, residents),
         tuple((cls, share) for (kind, cls), share in layout.in_ddr.items() if kind == low.block.kind),
     )  # fmt: skip
 
@@ -209,7 +210,7 @@ def _runs(  # noqa: PLR0913  everything the emit pass joins
         sections: list[Section] = []
         for kind in body:
             low = lowered[kind]
-            knobs = _knobs(graph, low, layout, loop is not None)
+            knobs = _knobs(graph, low, layout, len(body) if loop else 0)
             for span in low.spans:
                 section, diagnostics = map_section(low.block, span, knobs, target)
                 refused.found.extend(diagnostics)

@@ -8,12 +8,14 @@ from compiler.errors import InputError, nearest
 from compiler.ir.actions import Action, Axis, Cut, Fuse, Launch, Loop, Rewrite, Rule, SetLaunch, Shard, Tile
 from compiler.ir.graph import Block, Graph, Op, Phase, Role
 from compiler.ir.schedule import Schedule
-from compiler.pipeline import compile_schedule, lower_block
+from compiler.pipeline import DEFAULT_PREFILL_TILE, compile_schedule, lower_block
 from compiler.program import Program
 from compiler.target import Target
 
 PRESETS = ("o0", "o1", "o3")
 
+#: o3's first loop tile in prefill for blocks with routed experts, whose weights come again with every tile.
+EXPERT_TILE = 4096
 #: o1's patterns: runs of op-name endings fused where they stand next to each other.
 PATTERNS = (
     ("norm", "proj"), ("rope", "kv_append"), ("scores", "softmax", "values"), ("core", "kv_reduce"),
@@ -128,6 +130,11 @@ def _whole_blocks(base: list[Action], graph: Graph, target: Target) -> Schedule:
     extra: list[Action] = [Fuse(b.kind, "all") for b in graph.blocks]
     extra.extend(Loop("+".join(body)) for body, times in graph.runs if times > 1)
     extra.append(SetLaunch(Launch.HARDWARE))
+    if graph.workload.phase is Phase.PREFILL:
+        extra.extend(
+            Tile(b.kind, Axis.TOKENS, min(graph.workload.tokens, EXPERT_TILE))
+            for b in graph.blocks if any(op.routing for op in b.ops)
+        )  # fmt: skip
     schedule = Schedule((*base, *extra))
     for _ in range(24):
         result = compile_schedule(graph, schedule, target)
@@ -148,7 +155,7 @@ def _smaller(schedule: Schedule, graph: Graph, diagnostics: tuple[object, ...]) 
         if d.subject.startswith("loop "):
             return schedule.without(*(a for a in schedule.actions if isinstance(a, Loop) and f"loop {a.block}" == d.subject))
         kind = d.subject.split("[")[0]
-        tile = next((a.size for a in schedule.actions if isinstance(a, Tile) and a.block == kind), 128)
+        tile = next((a.size for a in schedule.actions if isinstance(a, Tile) and a.block == kind), DEFAULT_PREFILL_TILE)
         if graph.workload.phase is Phase.PREFILL and isinstance(tile, int) and tile > 16:
             return schedule.with_actions(Tile(kind, Axis.TOKENS, tile // 2))
         cut = next((lever.split()[-1] for lever in d.levers if lever.startswith("cut ")), "")

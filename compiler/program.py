@@ -120,6 +120,7 @@ class Program:
     graph_id: str
     schedule_id: str
     target_id: str
+    compiler_version: int
     model: str
     workload: Workload
     launch: str
@@ -137,11 +138,12 @@ class Program:
         """Kernel launches a step."""
         return sum(1 if run.looped else run.times * len(run.sections) for run in self.runs)
 
+    @cached_property
+    def id(self) -> str:
+        """Identity by what it was compiled from: the compiler is deterministic, so equal inputs are equal programs."""
+        return identity(f"program{PROGRAM_VERSION}", [self.graph_id, self.schedule_id, self.target_id, self.compiler_version])
+
     def to_json(self) -> dict[str, Any]:
         out = asdict(self)
         out["workload"]["phase"] = str(self.workload.phase)
         return {"version": PROGRAM_VERSION, **out}
-
-    @cached_property
-    def id(self) -> str:
-        return identity("program1", self.to_json())

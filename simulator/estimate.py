@@ -247,14 +247,15 @@ def _book(finish: list[float], via: list[int], booked: list[tuple[str, float]], 
 def interval(section: Section, r: Rates) -> tuple[float, str, float]:
     """Steady seconds between loop tiles, what sets it, and HBM seconds of it: the slowest stage or shared server.
 
-    A buffer of depth 1 makes a stage and its slowest consumer take turns.
+    A stage drains between tiles, and tiles share no step of a collective: many small tiles are not free. A buffer of
+    depth 1 makes a stage and its slowest consumer take turns.
     """
     slowest, cause = 0.0, str(Cause.FILL)
     hbm = ddr = link = 0.0
     works = [stage_s(s, r) for s in section.stages]
     for i, s in enumerate(section.stages):
         time, why = works[i]
-        time += s.restarts * r.latency_s
+        time += (1 + s.restarts) * r.latency_s
         turn = max((works[p][0] for p in s.preds if section.stages[p].depth < 2), default=0.0)
         if time + turn > slowest:
             slowest, cause = time + turn, why
@@ -263,7 +264,7 @@ def interval(section: Section, r: Rates) -> tuple[float, str, float]:
         if not s.loads_once:
             hbm += s.weight_bytes / r.weights
             ddr += s.ddr_bytes / r.ddr
-        link += s.link_bytes / r.link
+        link += s.link_bytes / r.link + s.link_steps * r.step_s
     for time, why in ((hbm, Cause.WEIGHTS), (ddr, Cause.DDR), (link, Cause.COLLECTIVE)):
         if time > slowest:
             slowest, cause = time, why

@@ -13,9 +13,10 @@ class SimulatorFault(AssertionError):
 def check(report: Report, target: Target, flops: int) -> None:
     """Raise SimulatorFault, naming the law, if `report` beats its bound, a bandwidth, the peak or a capacity."""
     t = report.latency_s
+    sustained = target.hbm_bytes_per_s * max(target.hbm_efficiency, target.kv_stream_efficiency)
     laws = (
         ("latency is below the proven bound", t, report.bound.latency_s),
-        ("HBM moves bytes faster than its peak", t, (report.hbm_read_bytes + report.hbm_write_bytes) / target.hbm_bytes_per_s),
+        ("HBM moves bytes faster than it sustains", t, (report.hbm_read_bytes + report.hbm_write_bytes) / sustained),
         ("DDR moves bytes faster than its peak", t, report.ddr_read_bytes / target.ddr_bytes_per_s),
         ("links move bytes faster than their peak", t, report.link_bytes / target.link_bytes_per_s),
         ("units compute faster than their peak", t, flops / target.peak_flops),

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, table
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, table, update
 from sqlalchemy import column as sql_column
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DataError, IntegrityError, NoSuchModuleError, ProgrammingError
@@ -49,12 +49,12 @@ def open_engine(url: str, timeout_s: float) -> tuple[Engine, str]:
     with database_errors(where):
         engine = _create(parsed, timeout_s, where)
         try:
+            _try_connection(engine, where)
             revision = _checked_revision(engine, where)
             if engine.dialect.name == "sqlite":
                 _use_wal(engine, timeout_s)
             if revision == HEAD:
-                with writing(engine):  # find out now, not after an hour of tuning, that nothing can be written
-                    pass
+                _check_writable(engine)
             else:
                 _migrate(engine)
         except BaseException:
@@ -160,6 +160,14 @@ def _create(url: URL, timeout_s: float, where: str) -> Engine:
     return engine
 
 
+def _try_connection(engine: Engine, where: str) -> None:
+    """Options of the URL are checked by the driver, on the first connection."""
+    try:
+        engine.connect().close()
+    except ProgrammingError as error:
+        raise _input_error(where, error.orig) from None
+
+
 def _on_connect(connection: Any, _record: Any) -> None:
     """SQLite: we begin transactions ourselves; bytes that are not UTF-8 reach the checks instead of failing a query."""
     connection.isolation_level = None
@@ -206,6 +214,13 @@ def _checked_revision(engine: Engine, where: str) -> str | None:
             "upgrade rdutune, or give another store; nothing was changed",
         )  # fmt: skip
     return revision
+
+
+def _check_writable(engine: Engine) -> None:
+    """Find out now, not after an hour of tuning, that nothing can be written; leaves the database as it was."""
+    with engine.connect() as connection:
+        connection.execution_options(**{WRITE: True}).execute(update(_VERSION).values(version_num=HEAD))
+        connection.rollback()
 
 
 def _revision(connection: Connection) -> str | None:

@@ -265,9 +265,9 @@ def _put_workload(connection: Connection, record: WorkloadRecord) -> None:
 
 
 def _put_evaluations(connection: Connection, batch: Iterable[Evaluation]) -> None:
-    unique = {e.key: e for e in batch}.values()
-    _insert_new(connection, schedules, [schedule_row(e.schedule) for e in unique])
-    _insert_new(connection, evaluations, [evaluation_row(e) for e in unique])
+    new = tuple(batch)
+    _insert_new(connection, schedules, [schedule_row(e.schedule) for e in new])
+    _insert_new(connection, evaluations, [evaluation_row(e) for e in new])
 
 
 def _insert_new(connection: Connection, table: Table, rows: list[dict[str, Any]]) -> None:

@@ -19,10 +19,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A value in the configuration and the key it is under, as the user would name it."""
+    """A value in the configuration: `key` as a fact remembers it, `place` as an error names it."""
 
     key: str
-    raw_key: str
+    place: str
     value: object
 
 
@@ -45,22 +45,17 @@ class Facts:
             for values, outer in self._places(fact):
                 value = _dig(values, key)
                 if value is not None:
-                    found.append(Found(self.source.label(key, outer), key, value))
+                    found.append(Found(self.source.label(key, outer), self._place(key, outer), value))
                     break
         for other in found[1:]:
             if (type(other.value), other.value) != (type(found[0].value), found[0].value):
-                what = f"is {describe(other.value)}, but {found[0].raw_key} is {describe(found[0].value)}"
-                raise self.error(other.raw_key, what, "one value: both are spellings of the same fact")
+                what = f"is {describe(other.value)}, but {found[0].place} is {describe(found[0].value)}"
+                raise self._at(other.place, what, "one value: both are spellings of the same fact")
         return found[0] if found else None
 
     def states(self, fact: str) -> bool:
         """Whether any spelling of `fact` is written down, null included."""
         return any(key in self.source.values for key in spellings(fact))
-
-    def key_of(self, fact: str) -> str:
-        """The spelling under which `fact` was found, the commonest one when it was not."""
-        found = self.find(fact)
-        return found.raw_key if found else spellings(fact)[0]
 
     def _places(self, fact: str) -> list[tuple[object, bool]]:
         places: list[tuple[object, bool]] = [(self.source.values, False)]
@@ -84,9 +79,9 @@ class Facts:
             return None
         value, high = found.value, LIMITS.get(fact, LIMIT)
         if type(value) is not int:
-            raise self.error(found.raw_key, f"is {describe(value)}, not an integer", f"an integer from {low} to {high}")
+            raise self.error(fact, f"is {describe(value)}, not an integer", f"an integer from {low} to {high}")
         if not low <= value <= high:
-            raise self.error(found.raw_key, f"is {describe(value)}", f"an integer from {low} to {high}")
+            raise self.error(fact, f"is {describe(value)}", f"an integer from {low} to {high}")
         return self._take(fact, found, value)
 
     def flag(self, fact: str, default: bool | None = None) -> bool:
@@ -97,7 +92,7 @@ class Facts:
                 raise self.missing(fact)
             return bool(self.assume(fact, default, f"{self.family} takes {json.dumps(default)} when the key is absent"))
         if type(found.value) is not bool:
-            raise self.error(found.raw_key, f"is {describe(found.value)}, not a boolean", "true or false")
+            raise self.error(fact, f"is {describe(found.value)}, not a boolean", "true or false")
         return self._take(fact, found, found.value)
 
     def number(self, fact: str, default: float | None = None) -> float | None:
@@ -109,7 +104,7 @@ class Facts:
             return default
         value = found.value
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
-            raise self.error(found.raw_key, f"is {describe(value)}", "a positive number")
+            raise self.error(fact, f"is {describe(value)}", "a positive number")
         return self._take(fact, found, value)
 
     def word(self, fact: str, known: tuple[str, ...], default: str) -> str:
@@ -119,9 +114,7 @@ class Facts:
             self.assume(fact, default, f"{self.family} takes {default} when the key is absent")
             return default
         if not isinstance(found.value, str) or found.value not in known:
-            raise self.error(
-                found.raw_key, f"is {describe(found.value)}, which is not modelled", f"one of {_list(known)}"
-            )
+            raise self.error(fact, f"is {describe(found.value)}, which is not modelled", f"one of {_list(known)}")
         return self._take(fact, found, found.value)
 
     def items(self, fact: str) -> list[object] | None:
@@ -130,7 +123,7 @@ class Facts:
         if found is None:
             return None
         if not isinstance(found.value, list):
-            raise self.error(found.raw_key, f"is {describe(found.value)}, not a list", "a list")
+            raise self.error(fact, f"is {describe(found.value)}, not a list", "a list")
         self._take(fact, found, found.value)
         return found.value
 
@@ -140,7 +133,7 @@ class Facts:
         if found is None:
             return None
         if not isinstance(found.value, dict):
-            raise self.error(found.raw_key, f"is {describe(found.value)}, not an object", "an object or null")
+            raise self.error(fact, f"is {describe(found.value)}, not an object", "an object or null")
         self._take(fact, found, found.value)
         return found.value
 
@@ -148,7 +141,7 @@ class Facts:
 
     def assume(self, fact: str, value: FactValue, note: str) -> FactValue:
         """Record a fact taken by a documented rule."""
-        self._facts[fact] = Fact(fact, value, "", note, Status.ASSUMED)
+        self._facts[fact] = Fact(fact, value, self.source.label(spellings(fact)[0]), note, Status.ASSUMED)
         return value
 
     def fixed(self, fact: str, value: FactValue, note: str) -> None:
@@ -174,7 +167,11 @@ class Facts:
             elif not _says_nothing(value):
                 meaning = STRUCTURAL.get(key, "structure")
                 what = f"is {describe(value)}: {meaning} that {self.family} as described here has not got"
-                raise self.error(key, what, "remove the key if the model does not use it, or describe it in Python")
+                raise self._at(
+                    self._place(key, False),
+                    what,
+                    "remove the key if the model does not use it, or describe it in Python",
+                )
         self._unread_outer()
 
     def _unread_outer(self) -> None:
@@ -191,15 +188,23 @@ class Facts:
         return tuple(self._facts.values())
 
     def _take(self, fact: str, found: Found, value: _T) -> _T:
-        note = found.raw_key if self.source.defaults else ""
+        note = found.place if self.source.defaults else ""
         self._facts[fact] = Fact(fact, storable(value), found.key, note)
         return value
 
     # --- refusing
 
-    def error(self, key: str, what: str, right: str) -> InputError:
-        """An InputError at `key` of this configuration."""
-        return InputError(f"{self.source.where}: {self.source.prefix}{key}", what, right)
+    def error(self, fact: str, what: str, right: str, at: str = "") -> InputError:
+        """An InputError at the key `fact` was found under; `at` says where inside its value."""
+        found = self.find(fact)
+        place = found.place if found else self._place(spellings(fact)[0], False)
+        return self._at(place + at, what, right)
+
+    def _at(self, place: str, what: str, right: str) -> InputError:
+        return InputError(f"{self.source.where}: {place}", what, right)
+
+    def _place(self, key: str, outer: bool) -> str:
+        return key if outer else self.source.prefix + key
 
     def missing(self, fact: str, hint: str = "") -> InputError:
         """An InputError for a needed fact under none of its spellings."""

@@ -9,7 +9,7 @@ from typing import Final
 
 from compiler.errors import InputError
 from compiler.frontend import ffn_facts, mixer_facts
-from compiler.frontend.alias import structural_keys
+from compiler.frontend.alias import HARMLESS, STRUCTURAL, structural_keys
 from compiler.frontend.facts import Facts
 from compiler.frontend.mixer_facts import Bias, Heads
 from compiler.frontend.quant import read_dtype, read_quantisation
@@ -124,8 +124,8 @@ def _family(source: Source) -> tuple[str, Family]:
         what = f"is {describe(found.value)}, not a name"
         raise InputError(f"{source.where}: {found.key}", what, f"supported: {', '.join(FAMILIES)}")
     if found.value not in FAMILIES:
-        strange = [key for key in source.values if key not in structural_keys()]
-        what = f"{found.value} is not supported; keys without a meaning here: {', '.join(strange[:12]) or 'none'}"
+        strange = [key for key in source.values if key in STRUCTURAL or key not in structural_keys() | HARMLESS]
+        what = f"{found.value} is not supported; facts not described here: {', '.join(strange[:12]) or 'none'}"
         raise unknown_type(f"{source.where}: {found.key}", found.value, _CLASSES, what)
     return found.value, FAMILIES[found.value]
 
@@ -160,19 +160,19 @@ def _numerics(facts: Facts) -> None:
             _check_rope(facts, fact, table)
     share = facts.number("rotary_share")
     if share not in (None, 1):
-        raise facts.error("partial_rotary_factor", f"is {share:g}: partial rotation is not modelled", "1, or no key")
+        raise facts.error("rotary_share", f"is {share:g}: partial rotation is not modelled", "1, or no key")
 
 
-def _check_rope(facts: Facts, where: str, table: dict[str, object]) -> None:
+def _check_rope(facts: Facts, fact: str, table: dict[str, object], at: str = "") -> None:
     """Any keys are accepted; the kind of scaling must be a name, the numbers everybody reads positive numbers."""
     for key, value in table.items():
-        place = f"{where}.{key}"
+        place = f"{at}.{key}"
         if isinstance(value, dict):
-            _check_rope(facts, place, value)
+            _check_rope(facts, fact, value, place)
         elif key in ("type", "rope_type") and not isinstance(value, str | None):
-            raise facts.error(place, f"is {describe(value)}", "the name of a scaling")
+            raise facts.error(fact, f"is {describe(value)}", "the name of a scaling", place)
         elif key in ("factor", "rope_theta", "partial_rotary_factor") and value is not None:
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
-                raise facts.error(place, f"is {describe(value)}", "a positive number")
+                raise facts.error(fact, f"is {describe(value)}", "a positive number", place)
             if key == "partial_rotary_factor" and value != 1:
-                raise facts.error(place, f"is {value:g}: partial rotation is not modelled", "1, or no such key")
+                raise facts.error(fact, f"is {value:g}: partial rotation is not modelled", "1, or no such key", place)

@@ -82,7 +82,7 @@ def _deepseek(facts: Facts, layers: int, usual: Scoring, method: str, bias: bool
     facts.word("topk_method", ("greedy", "group_limited_greedy", "noaux_tc"), method)
     first = facts.integer("first_dense", low=0)
     if first > layers:
-        raise facts.error("first_k_dense_replace", f"is {first}, more than the {layers} layers", f"0 to {layers}")
+        raise facts.error("first_dense", f"is {first}, more than the {layers} layers", f"0 to {layers}")
     sparse = [index >= first and chosen for index, chosen in enumerate(_frequency(facts, layers))]
     return _choose(facts, sparse, MoE(experts, top_k, width, shared, scoring=scoring), bias)
 
@@ -102,21 +102,19 @@ def _choose(facts: Facts, sparse: list[bool], moe: MoE, bias: bool) -> tuple[Ffn
 def _experts(facts: Facts) -> tuple[int, int]:
     experts, top_k = facts.integer("experts"), facts.integer("top_k")
     if top_k > experts:
-        key = facts.key_of("top_k")
-        raise facts.error(key, f"is {top_k}, more than the {experts} experts", f"1 to {experts}")
+        raise facts.error("top_k", f"is {top_k}, more than the {experts} experts", f"1 to {experts}")
     return experts, top_k
 
 
 def _scoring(facts: Facts, usual: Scoring, experts: int, top_k: int) -> Scoring:
-    groups = facts.maybe_integer("expert_groups") or 1
-    chosen = facts.maybe_integer("top_groups") or groups
+    groups, chosen = _groups(facts)
     if experts % groups:
-        raise facts.error("n_group", f"is {groups}, which does not divide the {experts} experts", "a divisor")
+        raise facts.error("expert_groups", f"is {groups}, which does not divide the {experts} experts", "a divisor")
     if chosen > groups:
-        raise facts.error("topk_group", f"is {chosen}, more than the {groups} groups", f"1 to {groups}")
+        raise facts.error("top_groups", f"is {chosen}, more than the {groups} groups", f"1 to {groups}")
     if top_k > chosen * (experts // groups):
         what = f"leaves {chosen * (experts // groups)} experts to choose {top_k} from"
-        raise facts.error("topk_group", what, "more groups, or fewer experts a token")
+        raise facts.error("top_groups", what, "more groups, or fewer experts a token")
     return Scoring(
         function=facts.word("scoring", ("softmax", "sigmoid"), usual.function),
         groups=groups,
@@ -126,6 +124,19 @@ def _scoring(facts: Facts, usual: Scoring, experts: int, top_k: int) -> Scoring:
     )
 
 
+def _groups(facts: Facts) -> tuple[int, int]:
+    """(groups of experts, groups chosen a token): one of one when the config has neither."""
+    groups, chosen = facts.maybe_integer("expert_groups"), facts.maybe_integer("top_groups")
+    if groups is None and chosen in (None, 1):
+        facts.assume("expert_groups", 1, "no groups of experts when the key is absent")
+        return 1, 1
+    if groups is None:
+        raise facts.missing("expert_groups")
+    if chosen is None and groups > 1:
+        raise facts.missing("top_groups")
+    return groups, chosen or 1
+
+
 def _frequency(facts: Facts, layers: int) -> list[bool]:
     """moe_layer_freq: a number (layer i when it divides i) or a list of 0 and 1, one a layer; 1 when absent."""
     found = facts.find("moe_frequency")
@@ -133,10 +144,10 @@ def _frequency(facts: Facts, layers: int) -> list[bool]:
         items = facts.items("moe_frequency") or []
         if len(items) != layers:
             what = f"has {len(items)} entries for {layers} layers"
-            raise facts.error(found.raw_key, what, "one 0 or 1 a layer, or a number")
+            raise facts.error("moe_frequency", what, "one 0 or 1 a layer, or a number")
         bad = next((item for item in items if type(item) is not int or item not in (0, 1)), None)
         if bad is not None:
-            raise facts.error(found.raw_key, f"has the entry {describe(bad)}", "one 0 or 1 a layer, or a number")
+            raise facts.error("moe_frequency", f"has the entry {describe(bad)}", "one 0 or 1 a layer, or a number")
         return [item == 1 for item in items]
     every = facts.maybe_integer("moe_frequency")
     if every is None:
@@ -152,5 +163,5 @@ def _dense_layers(facts: Facts, layers: int) -> frozenset[int]:
         return frozenset()
     chosen = [item for item in items if type(item) is int and 0 <= item < layers]
     if len(chosen) != len(items):
-        raise facts.error("mlp_only_layers", f"is {items!r:.60}", f"layer indices from 0 to {layers - 1}")
+        raise facts.error("dense_layers", f"is {items!r:.60}", f"layer indices from 0 to {layers - 1}")
     return frozenset(chosen)

@@ -71,7 +71,7 @@ class Heads:
             return heads
         if heads % found:
             what = f"is {found}, which does not divide the {heads} attention heads"
-            raise facts.error("num_key_value_heads", what, f"a divisor of {heads}")
+            raise facts.error("kv_heads", what, f"a divisor of {heads}")
         return found
 
     def _head_dim(self, facts: Facts, heads: int) -> int:
@@ -83,7 +83,7 @@ class Heads:
         hidden = facts.integer("hidden")
         if hidden % heads:
             what = f"is {hidden}, which the {heads} attention heads do not divide, and there is no head_dim"
-            raise facts.error("hidden_size", what, f"head_dim, or a multiple of {heads}")
+            raise facts.error("hidden", what, f"head_dim, or a multiple of {heads}")
         facts.assume("head_dim", hidden // heads, "hidden_size / num_attention_heads when the key is absent")
         return hidden // heads
 
@@ -207,5 +207,5 @@ def _layer_types(facts: Facts, layers: int) -> tuple[str, ...] | None:
     for index, item in enumerate(items):
         if not isinstance(item, str) or item not in _LAYER_TYPES:
             what = f"is {describe(item)}, which {facts.family} as described here has not got"
-            raise facts.error(f"layer_types[{index}]", what, f"{FULL} or {SLIDING}")
+            raise facts.error("layer_types", what, f"{FULL} or {SLIDING}", f"[{index}]")
     return tuple(_LAYER_TYPES[str(item)] for item in items[:layers])

@@ -73,7 +73,7 @@ def read_quantisation(facts: Facts) -> Quantisation:
         return Quantisation()
     method = table.get("quant_method")
     if not isinstance(method, str) or not method:
-        raise facts.error("quantization_config.quant_method", f"is {describe(method)}", f"one of {', '.join(METHODS)}")
+        raise facts.error("quantisation", f"is {describe(method)}", f"one of {', '.join(METHODS)}", ".quant_method")
     if method not in METHODS:
         return Quantisation(method)
     return Quantisation(method, _block(facts, table), _excluded(facts, table))
@@ -85,21 +85,21 @@ def _block(facts: Facts, table: dict[str, object]) -> int | None:
         return None
     side = DType.FP8_BLOCK.group
     if block != [side, side] or any(type(n) is not int for n in block):
-        raise facts.error("quantization_config.weight_block_size", f"is {block!r:.60}", f"[{side}, {side}] or null")
+        raise facts.error("quantisation", f"is {block!r:.60}", f"[{side}, {side}] or null", ".weight_block_size")
     return side
 
 
 def _excluded(facts: Facts, table: dict[str, object]) -> tuple[str, ...]:
     names = table.get("modules_to_not_convert")
-    key = "quantization_config.modules_to_not_convert"
+    at = ".modules_to_not_convert"
     if names is None:
         return ()
     if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise facts.error(key, f"is {describe(names)}", "a list of module names, * for any layer")
+        raise facts.error("quantisation", f"is {describe(names)}", "a list of module names, * for any layer", at)
     for name in names:
         if re.search(r"experts\.\d", name):
             what = f"names {name}: single experts kept apart are not modelled"
-            raise facts.error(key, what, "all experts of a layer or none")
+            raise facts.error("quantisation", what, "all experts of a layer or none", at)
     return tuple(names)
 
 

@@ -14,6 +14,9 @@ from pathlib import Path
 from compiler.errors import InputError, nearest
 from compiler.frontend.alias import NESTED
 
+#: A configuration nested deeper than this is not one (published ones: up to 5).
+DEPTH = 50
+
 GIVE = "give a directory with config.json, a config.json, or a model_type"
 HERE = "compiler/frontend/README.md says how to describe an architecture in Python (compose a ModelSpec)"
 
@@ -106,9 +109,25 @@ def read_object(path: Path) -> dict[str, object]:
         raise InputError(where, f"is not JSON: {error.msg}", "repair the file or fetch it again") from error
     except (RecursionError, ValueError) as error:
         raise InputError(str(path), "is nested too deeply or has too long a number", GIVE) from error
+    if _deeper(value, DEPTH):
+        raise InputError(str(path), f"is nested too deeply (more than {DEPTH} levels)", GIVE)
     if not isinstance(value, dict):
         raise InputError(str(path), f"is {describe(value)}, not an object", GIVE)
     return value
+
+
+def _deeper(value: object, levels: int) -> bool:
+    """Whether JSON is nested deeper than `levels`."""
+    nodes = [value]
+    for _ in range(levels):
+        nodes = [child for node in nodes for child in _children(node)]
+    return bool(nodes)
+
+
+def _children(node: object) -> list[object]:
+    if isinstance(node, dict):
+        return list(node.values())
+    return node if isinstance(node, list) else []
 
 
 def _refuse_impostors(path: Path, text: str) -> None:

@@ -23,7 +23,10 @@ STREAM_CHUNK = 16 * 2**10  # assumed: bytes of a stream in flight a PCU, double 
 
 @dataclass(frozen=True, slots=True)
 class Knobs:
-    """What the schedule says of one section. Shares are (bytes in DDR, bytes in all) by class."""
+    """What the schedule says of one section. `in_ddr` gives (bytes in DDR, bytes in all) by class.
+
+    residents: sections on the chip at the same time (the kinds of a loop), which share the units.
+    """
 
     tiling: Tiling
     tiles: int
@@ -33,6 +36,7 @@ class Knobs:
     hold_experts: bool | None
     prefetch: int
     looped: bool
+    residents: int
     in_ddr: tuple[tuple[Class, tuple[int, int]], ...]
 
 
@@ -57,23 +61,23 @@ def dataflow(block: Block) -> Flow:
 def map_section(block: Block, span: Span, knobs: Knobs, target: Target) -> tuple[Section, tuple[Diagnostic, ...]]:
     """The section of ops `span`, and what keeps it from fitting the chip."""
     works = block_work(block, knobs.tiling, target)[span[0] : span[1]]
-    units = _units(works, dict(knobs.units), target)
-    hold = _hold(works, knobs)
+    units = _units(works, dict(knobs.units), target, knobs.residents)
     first, last = works[0].op, works[-1].op
     name = f"{block.kind}[{first}]" if first == last else f"{block.kind}[{first}..{last}]"
-    section, stored = _build(block, span, works, units, hold, knobs, target, name)
-    if section.sram_bytes > target.sram_bytes and hold[0] and knobs.hold_weights is None:
-        section, stored = _build(block, span, works, units, (False, False), knobs, target, name)
+    for hold in _holds(knobs):
+        section, stored = _build(block, span, works, units, hold, knobs, target, name)
+        if section.sram_bytes * knobs.residents <= target.sram_bytes:
+            break
     return section, tuple(_refusals(section, stored, target))
 
 
-def _units(works: tuple[Work, ...], asked: dict[str, int], target: Target) -> list[int]:
+def _units(works: tuple[Work, ...], asked: dict[str, int], target: Target, residents: int) -> list[int]:
     """PCUs a stage: as asked, else in proportion to the cycles it would take on one PCU, within its parallelism."""
     port, per_cycle = target.port_bytes_per_cycle, target.lanes * target.pcu_stages
     need = [
         max(w.macs / per_cycle + w.vector_ops, (w.weight_bytes + w.expert_bytes) / port, 1.0) if w.cap else 0.0 for w in works
     ]
-    left = target.pcus * UNITS_SHARE - sum(asked.get(w.op, 0) for w in works)
+    left = target.pcus * UNITS_SHARE / residents - sum(asked.get(w.op, 0) for w in works)
     total = sum(n for w, n in zip(works, need, strict=True) if w.op not in asked) or 1.0
     out = []
     for w, n in zip(works, need, strict=True):
@@ -82,12 +86,14 @@ def _units(works: tuple[Work, ...], asked: dict[str, int], target: Target) -> li
     return out
 
 
-def _hold(works: tuple[Work, ...], knobs: Knobs) -> tuple[bool, bool]:
-    """Whether weights, and experts, stay on chip for all tiles of an execution: as placed, else when there are tiles."""
-    several = knobs.tiles > 1
-    weights = several if knobs.hold_weights is None else knobs.hold_weights
-    experts = False if knobs.hold_experts is None else knobs.hold_experts
-    return weights, experts
+def _holds(knobs: Knobs) -> list[tuple[bool, bool]]:
+    """Whether weights, and experts, stay on chip for all tiles of an execution: as placed, else as much as fits.
+
+    Best first: with several tiles holding saves traffic, with one it saves nothing.
+    """
+    choices = [(True, True), (True, False), (False, False)] if knobs.tiles > 1 else [(False, False)]
+    placed = (knobs.hold_weights, knobs.hold_experts)
+    return list(dict.fromkeys(tuple(c if p is None else p for c, p in zip(choice, placed, strict=True)) for choice in choices))  # type: ignore[misc]
 
 
 def _build(  # noqa: PLR0913  the pieces of one section, passed once

@@ -20,6 +20,9 @@ from compiler.ir.graph import (
 #: Never split: tokens and batch enter whole, slots follow the experts.
 WHOLE = ("tokens", "batch", "slots")
 
+#: Rotary embedding turns pairs of elements far apart in a row: its rows stay whole.
+ROTATED = ("head_dim", "qk_dim", "rope")
+
 Split = dict[str, tuple[int, int]]  # dimension -> (ways, local size)
 
 
@@ -32,6 +35,9 @@ def shard_block(block: Block, actions: tuple[Shard, ...], sockets: int) -> tuple
     for action in actions:
         refusals.extend((action, d) for d in _claim(block, action, sockets, splits, experts))
     for op in block.ops:
+        if op.pattern is Pattern.SCATTER:
+            splits[op.name] = _follow(block, op, splits)
+    for op in block.ops:
         ways = prod(w for w, _ in splits[op.name].values()) * experts.get(op.name, 1)
         if ways > sockets:
             subject = f"{block.kind} {op.name}"
@@ -42,6 +48,13 @@ def shard_block(block: Block, actions: tuple[Shard, ...], sockets: int) -> tuple
     if any(d.code not in NOT_HERE for _, d in refusals):
         return block, tuple(refusals)
     return _Sharder(block, splits, experts, sockets).run(), tuple(refusals)
+
+
+def _follow(block: Block, op: Op, splits: dict[str, Split]) -> Split:
+    """How the reader of an append's outputs splits the dimensions that the append has."""
+    reader = next((r for r in block.ops if set(r.inputs) & set(op.outputs)), None)
+    split = splits[reader.name] if reader else {}
+    return {d.name: split[d.name] for d in op.dims if d.name in split}
 
 
 def _claim(
@@ -71,7 +84,7 @@ def _claim(
         experts.update({op.name: ways for op in ops if op.routing})
         return
     having = [op for op in ops if any(d.name == action.dim for d in op.dims)]
-    legal = [op for op in having if action.dim not in op.sequential and action.dim not in WHOLE]
+    legal = [op for op in having if action.dim in splittable(op)]
     if not legal:
         yield _illegal(block, action, subject, ops, bool(having))
         return
@@ -86,12 +99,20 @@ def _claim(
         splits[op.name][action.dim] = (ways, local)
 
 
+def splittable(op: Op) -> tuple[str, ...]:
+    """Dimensions of `op` that may be split over sockets. A cache append follows its reader and has none of its own."""
+    if op.pattern is Pattern.SCATTER:
+        return ()
+    whole = (*WHOLE, *op.sequential, *(ROTATED if op.name.endswith("_rope") else ()))
+    return tuple(d.name for d in op.dims if d.name not in whole)
+
+
 def _ways(size: int, sockets: int) -> tuple[str, ...]:
     return tuple(f"ways={w}" for w in range(sockets, 1, -1) if sockets % w == 0 and size % w == 0)[:2]
 
 
 def _illegal(block: Block, action: Shard, subject: str, ops: list[Op], sequential: bool) -> Diagnostic:
-    dims = tuple(dict.fromkeys(d.name for op in ops for d in op.dims if d.name not in (*WHOLE, *op.sequential)))
+    dims = tuple(dict.fromkeys(name for op in ops for name in splittable(op)))
     if sequential:
         lever = (f"rewrite {block.kind} split_kv ways=N, then shard attn.core splits",) if action.dim == "context" else ()
         return Diagnostic(

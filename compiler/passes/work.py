@@ -152,7 +152,7 @@ def _routed(op: Op, sizes: dict[str, int], tiling: Tiling) -> _Routed:
     routing: Routing = op.routing  # type: ignore[assignment]
     tokens, slots = sizes["tokens"], routing.top_k
     regions = tiling.experts.regions if tiling.experts else 1
-    tile = tiling.experts.tile if tiling.experts else 1
+    tile = tiling.experts.tile if tiling.experts else default_tile(routing, tokens)
     assert isinstance(regions, int) and isinstance(tile, int)
     rows = tokens * slots
     loads = expected_loads(routing.experts, slots, tokens, tile)
@@ -170,6 +170,15 @@ def _routed(op: Op, sizes: dict[str, int], tiling: Tiling) -> _Routed:
         regions=regions,
         all_rows=rows,
     )
+
+
+def default_tile(routing: Routing, tokens: int) -> int:
+    """Rows of an expert's loop tile where the schedule says nothing: the power of two that holds the mean load."""
+    mean = tokens * routing.top_k / routing.experts
+    tile = 1
+    while tile < mean:
+        tile *= 2
+    return tile
 
 
 def _touched(op: Op, weight: Tensor, points: int, routed: _Routed | None) -> int:

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,12 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(HERE)
 
 def start(*arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, *arguments], env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, *arguments],
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -73,7 +79,7 @@ def test_a_store_in_memory(target: Target) -> None:
 
 
 def test_alembic_is_not_imported_for_a_database_at_head(tmp_path: Path) -> None:
-    code = "import sys; from agent.experience.store import Store; Store.open(sys.argv[1]).close(); print('alembic' in sys.modules)"
+    code = "import sys, agent.experience.store as s; s.Store.open(sys.argv[1]).close(); print('alembic' in sys.modules)"
     url = f"sqlite:///{tmp_path / 'e.db'}"
     assert finish([start("-c", code, url)]) == ["True\n"]
     assert finish([start("-c", code, url)]) == ["False\n"]
@@ -86,7 +92,15 @@ def test_values_need_no_sqlalchemy() -> None:
 
 def test_six_processes_open_a_fresh_database_and_lose_no_row(tmp_path: Path, target: Target) -> None:
     url, count = f"sqlite:///{tmp_path / 'sub' / 'e.db'}", 20
-    finish([start(str(HERE / "writer.py"), url, str(n), str(count)) for n in range(6)])
+    writers = [start(str(HERE / "writer.py"), url, str(n), str(count)) for n in range(6)]
+    for writer in writers:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n", finish([writer])
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("go\n")
+        writer.stdin.flush()
+    finish(writers)
     with Store.open(url) as store:
         assert store.counts() == {
             "schedules": 7 * count, "targets": 1, "workloads": 1, "evaluations": 7 * count, "runs": 6 * count,
@@ -168,6 +182,16 @@ def test_locked_beyond_the_timeout(url: str, target: Target) -> None:
         holder.close()
         store.target(target)
         assert store.counts()["targets"] == 1
+
+
+def test_opening_waits_for_the_process_that_creates_the_database(url: str) -> None:
+    holder = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN IMMEDIATE")
+    release = threading.Timer(0.3, lambda: holder.execute("ROLLBACK"))
+    release.start()
+    Store.open(url, timeout_s=10).close()
+    release.join()
+    holder.close()
 
 
 def test_unwritable_is_found_on_opening(url: str) -> None:

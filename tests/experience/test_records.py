@@ -35,8 +35,8 @@ MAPS = st.dictionaries(NAMES, st.floats(-60, 60) | st.sampled_from(["decode", "p
 def test_features_of_two_layers_by_hand() -> None:
     # weights: 2 layers x 2 x 64 x 256 x 2 bytes = 131072; FLOPs: 2 x 2 x 2 x 64 x 256 = 131072; no cache
     assert features(graph()) == {
-        "block.dense": 1.0, "dim.ffn": 8.0, "dim.hidden": 6.0, "log2.batch": 0.0, "log2.context": 7.0, "log2.experts": 0.0,
-        "log2.flops_per_byte": 0.0, "log2.sockets": 0.0, "log2.tokens": 0.0, "log2.top_k": 0.0,
+        "block.dense": 1.0, "dim.ffn": 8.0, "dim.hidden": 6.0, "log2.batch": 0.0, "log2.context": 7.0,
+        "log2.experts": 0.0, "log2.flops_per_byte": 0.0, "log2.sockets": 0.0, "log2.tokens": 0.0, "log2.top_k": 0.0,
         "log2.weight_bytes": 17.000011, "op.down": 0.5, "op.up": 0.5, "phase": "decode",
     }  # fmt: skip
     assert list(features(graph())) == sorted(features(graph()))

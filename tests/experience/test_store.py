@@ -123,9 +123,9 @@ def test_rejected_is_never_an_incumbent_and_ties_go_by_id(store: Store, target: 
     store.target(target)
     store.put_evaluations([rejected(GRAPH.id, 0, method(target))])
     assert store.incumbent(GRAPH.id, method(target)) is None
-    store.put_evaluations([measured(GRAPH.id, n, method(target), 1e-3) for n in range(1, 6)])
+    store.put_evaluations([measured(GRAPH.id, n, method(target), 1e-3) for n in range(1, 30)])
     best = store.incumbent(GRAPH.id, method(target))
-    assert best is not None and best.schedule.id == min(schedule(n).id for n in range(1, 6))
+    assert best is not None and best.schedule.id == min(schedule(n).id for n in range(1, 30))
 
 
 def test_nearest_is_in_order_and_leaves_out_itself(store: Store, target: Target) -> None:

@@ -1,7 +1,11 @@
-"""One writing process: `writer.py URL NUMBER COUNT` records one run of its own and evaluations all writers share."""
+"""One writing process: `writer.py URL NUMBER COUNT` records COUNT runs of its own with evaluations all writers share.
+
+It says `ready` and waits for a line, so that all writers open the database at the same moment.
+"""
 
 import sys
 
+import alembic.command  # noqa: F401  before the start, so that the migrations meet too
 from experience_samples import graph, measured, method, run_of
 
 from agent.experience.store import Store
@@ -19,4 +23,6 @@ def main(url: str, number: int, count: int) -> None:
 
 
 if __name__ == "__main__":
+    print("ready", flush=True)
+    sys.stdin.readline()
     main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

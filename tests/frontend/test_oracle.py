@@ -9,8 +9,12 @@ from compiler.ir.graph import Pattern, Phase, Workload
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-QUICK = ["Qwen2.5-7B", "Qwen3-8B", "gpt-oss-20b", "Mistral-7B-v0.1", "DeepSeek-V2-236B"]
-SLOW = [
+PUBLISHED = [
+    "Qwen2.5-7B",
+    "Qwen3-8B",
+    "gpt-oss-20b",
+    "Mistral-7B-v0.1",
+    "DeepSeek-V2-236B",
     "Meta-Llama-3.1-405B",
     "Mixtral-8x22B-v0.1",
     "Qwen3-235B-A22B",
@@ -33,7 +37,7 @@ def parameters(config):
     return sum(p.numel() for p in causal_model(config).parameters())
 
 
-@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize("name", PUBLISHED)
 def test_parameters_equal_the_class(published, spec_of, name):
     config = published(name)
     spec = spec_of(config)
@@ -49,7 +53,6 @@ def test_shapes_of_a_layer_equal_the_class(llama, spec_of):
     assert ours == theirs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["Qwen2.5-7B", "Meta-Llama-3.1-8B", "Qwen3-30B-A3B", "deepseek-v2-lite", "gpt-oss-20b"]
 )
@@ -65,6 +68,18 @@ def test_a_deleted_key_agrees_with_the_class_or_is_refused(published, spec_of, n
         except InputError:
             continue
         assert spec.params == parameters(without), key
+
+
+@pytest.mark.parametrize("q_lora", [20, None])
+@pytest.mark.parametrize("bias", [True, False])
+def test_parameters_of_latent_attention(deepseek, spec_of, q_lora, bias):
+    config = deepseek | {"q_lora_rank": q_lora, "attention_bias": bias}
+    spec = spec_of(config)
+    assert spec.params == parameters(config)
+    graph = build(spec, Workload(Phase.DECODE, 1, 4, 1))
+    ours = {t.key.replace("{layer}", "0"): t.elements for t in graph.block["mla_dense"].weights}
+    theirs = {n: p.numel() for n, p in causal_model(config).named_parameters() if ".layers.0." in n}
+    assert ours == theirs
 
 
 TOKENS = 6

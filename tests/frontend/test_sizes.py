@@ -1,6 +1,8 @@
 """Sizes of published models, computed by hand or published by their authors."""
 
+import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -166,3 +168,9 @@ def test_a_model_composed_by_hand():
 def test_a_spec_cannot_hold_nonsense(wrong):
     with pytest.raises(ValueError, match=r"at least 1|top-5"):
         wrong()
+
+
+def test_the_example_of_the_readme_runs():
+    text = (Path(__file__).parents[2] / "compiler/frontend/README.md").read_text()
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    exec(compile(example, "README.md", "exec"), {})

@@ -1,0 +1,29 @@
+"""What a command was asked to do: one frozen object, built in the CLI and passed down."""
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from compiler.ir.graph import Phase, Workload
+
+
+class Settings(BaseModel):
+    """Settings of an onboarding. Bounds are checked here; what depends on the target is checked against it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    sockets: int = Field(default=8, ge=1)
+    phase: Phase = Phase.DECODE
+    batch: int = Field(default=1, ge=1, le=65_536)
+    context: int = Field(default=4096, ge=1, le=16_777_216)
+    target: str = "sn40l"
+    weights: str = Field(default="auto", pattern="^(auto|bf16|fp8)$")
+    evals: int = Field(default=300, ge=3, le=1_000_000)
+    seed: int = Field(default=0, ge=0, le=2**63 - 1)
+    store: str = "sqlite:///runs/experience.db"
+    out: Path | None = None
+
+    @property
+    def workload(self) -> Workload:
+        return Workload(self.phase, self.batch, self.context, self.sockets, self.weights)

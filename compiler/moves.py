@@ -1,0 +1,235 @@
+"""Legal instances of every action family on a schedule: what a tuner may do next, and the values a hole may take.
+
+Legal means that the passes accept the action on this graph; whether the result fits the chip (feasible) is for the
+compiler to say. Numbers are enumerated on powers of two; order is deterministic.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from compiler.ir.actions import (
+    ALL, Action, Allocation, Axis, Buffer, Class, Cut, Experts, Fuse, Hole, Launch, Loop, Place, Prefetch, Rewrite, Rule,
+    SetLaunch, Shard, Tier, Tile, Units,
+)  # fmt: skip
+from compiler.ir.graph import Block, Graph, Phase, Role, is_cache
+from compiler.ir.schedule import Schedule
+from compiler.passes.partition import Span, partition_block
+from compiler.passes.rewrite import CORE, rewrite_block
+from compiler.passes.shard import shard_block, splittable
+from compiler.target import Target
+
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class View:
+    """A schedule on a graph, with each block as the schedule leaves it."""
+
+    graph: Graph
+    schedule: Schedule
+    target: Target
+
+    def of(self, cls: type[Action], kind: str) -> tuple[Action, ...]:
+        return tuple(a for a in self.schedule.actions if isinstance(a, cls) and getattr(a, "block", ALL) in (ALL, kind))
+
+    @cached_property
+    def rewritten(self) -> dict[str, Block]:
+        return {b.kind: rewrite_block(b, self.of(Rewrite, b.kind))[0] for b in self.graph.blocks}  # type: ignore[arg-type]
+
+    @cached_property
+    def sharded(self) -> dict[str, Block]:
+        sockets = self.graph.workload.sockets
+        return {k: shard_block(b, self.of(Shard, k), sockets)[0] for k, b in self.rewritten.items()}  # type: ignore[arg-type]
+
+    @cached_property
+    def spans(self) -> dict[str, tuple[Span, ...]]:
+        cuts = {b.kind: (*self.of(Fuse, b.kind), *self.of(Cut, b.kind)) for b in self.graph.blocks}
+        return {k: partition_block(b, tuple(a for a in self.schedule.actions if a in cuts[k]))[0] for k, b in self.sharded.items()}  # type: ignore[misc]
+
+
+def powers(low: int, high: int) -> tuple[int, ...]:
+    """low, 2 low, 4 low, ... up to and including high."""
+    out, value = [], low
+    while value < high:
+        out.append(value)
+        value *= 2
+    return (*out, high) if high >= low else ()
+
+
+def legal_moves(view: View) -> Iterator[Action]:
+    """Every legal instance of every family, family by family, block by block."""
+    for family in INSTANCES:
+        yield from INSTANCES[family](view)
+
+
+def _rewrites(view: View) -> Iterator[Action]:
+    for block in view.graph.blocks:
+        now = view.of(Rewrite, block.kind)
+        done = {a.rule for a in now if isinstance(a, Rewrite)}
+        for rule in Rule:
+            if rule is Rule.SPLIT_KV:
+                core = view.rewritten[block.kind].op.get(CORE)
+                context = core.size("context") * core.size("splits") if core else 1
+                current = next((a.ways for a in now if isinstance(a, Rewrite) and a.rule is rule), 1)
+                options = tuple(Rewrite(block.kind, rule, w) for w in powers(2, min(context, 256)) if w != current)
+            else:
+                options = () if rule in done else (Rewrite(block.kind, rule),)
+            for option in options:
+                if not rewrite_block(block, (*(a for a in now if a.subject != option.subject), option))[1]:  # type: ignore[arg-type]
+                    yield option
+
+
+def _shards(view: View) -> Iterator[Action]:
+    sockets = view.graph.workload.sockets
+    if sockets == 1:
+        return
+    for kind, block in view.rewritten.items():
+        now = view.of(Shard, kind)
+        parts: dict[tuple[str, str], None] = {}
+        for op in block.ops:
+            dims = [*splittable(op), *(["experts"] if op.routing else [])]
+            for dim in dims:
+                if block.kind == "sample" or (dim == "splits" and op.name != CORE):
+                    continue
+                parts.setdefault((op.name.split(".")[0] if dim != "splits" else op.name, dim))
+        for part, dim in parts:
+            for ways in powers(1, sockets):
+                for pad in (0, 1, 32, 128):
+                    option = Shard(kind, part, dim, ways, pad)
+                    if option in now or (ways == 1 and (pad or not any(a.subject == option.subject for a in now))):
+                        continue
+                    others = tuple(a for a in now if a.subject != option.subject)
+                    if not shard_block(block, (*others, option), sockets)[1]:  # type: ignore[arg-type]
+                        yield option
+                        break
+
+
+def _fusions(view: View) -> Iterator[Action]:
+    for kind, spans in view.spans.items():
+        ops = view.sharded[kind].ops
+        if len(spans) > 1:
+            yield Fuse(kind, "all")
+        for (a, _), (_, d) in zip(spans, spans[1:], strict=False):
+            yield Fuse(kind, f"{ops[a].name}..{ops[d - 1].name}")
+
+
+def _cuts(view: View) -> Iterator[Action]:
+    looped = {k for a in view.schedule.actions if isinstance(a, Loop) for k in _loop_kinds(view, a)}
+    for kind, spans in view.spans.items():
+        if kind not in looped:
+            ops = view.sharded[kind].ops
+            yield from (Cut(kind, ops[i].name) for a, b in spans for i in range(a, b - 1))
+
+
+def _loop_kinds(view: View, loop: Loop) -> tuple[str, ...]:
+    if loop.block != ALL:
+        return tuple(loop.block.split("+"))
+    return tuple(k for body, times in view.graph.runs if times > 1 for k in body)
+
+
+def _loops(view: View) -> Iterator[Action]:
+    have = {k for a in view.schedule.actions if isinstance(a, Loop) for k in _loop_kinds(view, a)}
+    for body, times in dict.fromkeys(view.graph.runs):
+        if times > 1 and not have.intersection(body) and all(len(view.spans[k]) == 1 for k in body):
+            yield Loop("+".join(body))
+
+
+def _launches(view: View) -> Iterator[Action]:
+    now = next((a.mode for a in view.schedule.actions if isinstance(a, SetLaunch)), Launch.HARDWARE)
+    yield from (SetLaunch(m) for m in Launch if m is not now)
+
+
+def _places(view: View) -> Iterator[Action]:
+    for kind, block in view.sharded.items():
+        routed = {i for op in block.ops if op.routing for i in op.inputs}
+        has = {
+            Class.WEIGHTS: any(t.name not in routed for t in block.weights),
+            Class.EXPERTS: bool(routed),
+            Class.KV: any(is_cache(t) and t.role is Role.KV_CACHE for t in block.tensors),
+        }
+        now = {a.tensors: a.tier for a in view.of(Place, kind) if isinstance(a, Place)}
+        for cls, present in has.items():
+            for tier in Tier:
+                if present and tier is not now.get(cls) and not (cls is Class.KV and tier is Tier.SRAM):
+                    yield Place(kind, cls, tier)
+
+
+def _experts(view: View) -> Iterator[Action]:
+    for kind, block in view.sharded.items():
+        op = next((o for o in block.ops if o.routing), None)
+        if op is None or op.routing is None:
+            continue
+        local = op.routing.experts // op.routing.sockets
+        now = view.of(Experts, kind)
+        for regions in (r for r in powers(1, local) if local % r == 0):
+            for tile in powers(1, min(op.size("tokens"), 1024)):
+                option = Experts(kind, Allocation.STATIC, regions, tile)
+                if option not in now:
+                    yield option
+
+
+def _tiles(view: View) -> Iterator[Action]:
+    for kind, block in view.sharded.items():
+        now = view.of(Tile, kind)
+        tokens = max((op.size("tokens") for op in block.ops), default=1)
+        if view.graph.workload.phase is Phase.PREFILL or tokens > 1:
+            yield from (t for t in (Tile(kind, Axis.TOKENS, n) for n in powers(1, tokens)) if t not in now)
+        if CORE in block.op:
+            sizes = powers(16, block.op[CORE].size("context"))
+            yield from (t for t in (Tile(kind, Axis.CONTEXT, n) for n in sizes) if t not in now)
+
+
+def _units(view: View) -> Iterator[Action]:
+    for kind, block in view.sharded.items():
+        now = view.of(Units, kind)
+        for op in block.ops:
+            if op.collective is None and any(d.size > 1 for d in op.dims):
+                options = (Units(kind, op.name, n) for n in powers(8, view.target.pcus // 2))
+                yield from (o for o in options if o not in now)
+
+
+def _buffers(view: View) -> Iterator[Action]:
+    for kind in view.sharded:
+        now = view.of(Buffer, kind)
+        yield from (b for b in (Buffer(kind, ALL, n) for n in (1, 2, 4)) if b not in now)
+
+
+def _prefetches(view: View) -> Iterator[Action]:
+    for kind, block in view.sharded.items():
+        local = sum(t.nbytes for t in block.weights)
+        now = view.of(Prefetch, kind)
+        sizes = powers(1, min(-(-local // MIB), view.target.sram_bytes // MIB))
+        yield from (p for p in (Prefetch(kind, n * MIB) for n in sizes) if p not in now)
+
+
+INSTANCES: dict[type[Action], Callable[[View], Iterator[Action]]] = {
+    Rewrite: _rewrites, Shard: _shards, Fuse: _fusions, Cut: _cuts, Loop: _loops, SetLaunch: _launches, Place: _places,
+    Experts: _experts, Tile: _tiles, Units: _units, Buffer: _buffers, Prefetch: _prefetches,
+}  # fmt: skip
+
+
+def hole_values(view: View, action: Action, name: str, hole: Hole) -> tuple[int, ...]:
+    """Values a hole may take, ascending: those of the family's legal instances, inside the hole's range.
+
+    A range without a legal power of two in it gives its own powers of two, for the compiler to judge.
+    """
+    if isinstance(action, Rewrite):
+        without = View(view.graph, view.schedule.without(action), view.target)
+    else:
+        without = View(view.graph, Schedule(tuple(a for a in view.schedule.actions if not _has_hole(a))), view.target)
+    found = set()
+    for option in INSTANCES[type(action)](without):
+        same = all(getattr(option, f) == getattr(action, f) for f in action.key if f not in (name,))
+        wild = getattr(action, "block", "") == ALL or getattr(action, "op", "") == ALL
+        if same or wild:
+            found.add(getattr(option, name))
+    low, high = hole.low, hole.high
+    if low is None or high is None:
+        return tuple(sorted(found))
+    inside = sorted(v for v in found if low <= v <= high)
+    return tuple(inside) or powers(max(1, low), high)
+
+
+def _has_hole(action: Action) -> bool:
+    return any(isinstance(getattr(action, f), Hole) for f in action.__dataclass_fields__)
