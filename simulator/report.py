@@ -84,6 +84,15 @@ class Report:
         """latency over bound; at least 1."""
         return self.latency_s / self.bound.latency_s
 
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Report":
+        """The inverse of `to_json`. KeyError or TypeError if it is not a report."""
+        known = {name: value[name] for name in cls.__dataclass_fields__}
+        known["breakdown_s"] = tuple((str(c), known["breakdown_s"][c]) for c in Cause if c in known["breakdown_s"])
+        known["sections"] = tuple(SectionReport(**s) for s in known["sections"])
+        known["bound"] = Bound(**known["bound"])
+        return cls(**known)
+
     def to_json(self) -> dict[str, Any]:
         out = asdict(self)
         out["breakdown_s"] = dict(self.breakdown_s)

@@ -1,0 +1,346 @@
+"""The command line. Only typer is imported before a command is known: `rdutune --help` answers at once.
+
+Exit codes: 0 done; 1 failed (the schedule does not compile, nothing fits, or a fault of ours); 2 bad usage or input;
+130 interrupted; 141 nobody reads the output any more. With --json, stdout is one JSON object and nothing else: the
+result, or the diagnostics when the exit code is 1. Messages go to stderr.
+"""
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.settings import Settings
+    from compiler.diagnostic import Diagnostic
+    from compiler.ir.graph import Graph
+    from compiler.ir.schedule import Schedule
+    from compiler.target import Target
+
+app = typer.Typer(
+    name="rdutune",
+    help="Finds fast schedules for transformer models on reconfigurable dataflow units.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Directory with config.json, a config.json, or a model_type (class defaults)."
+    ),
+]
+Sockets = Annotated[int, typer.Option(help="Sockets of the machine.")]
+PhaseName = Annotated[
+    Literal["decode", "prefill"], typer.Option(help="What one step does: one new token a sequence, or the prompt.")
+]
+Batch = Annotated[int, typer.Option(help="Sequences processed together.")]
+Context = Annotated[int, typer.Option(help="Tokens a sequence: cached ones in decode, prompt tokens in prefill.")]
+TargetName = Annotated[
+    str, typer.Option("--target", help="Hardware description: a name (see `rdutune targets`) or a .yaml file.")
+]
+Weights = Annotated[
+    Literal["auto", "bf16", "fp8"], typer.Option(help="Storage of the weights; auto: what the config says.")
+]
+ScheduleName = Annotated[
+    str, typer.Option("--schedule", metavar="FILE|o0|o1|o3", help="A preset, or a schedule file (text, or .json).")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Evals = Annotated[int, typer.Option(help="Schedules to evaluate, presets included.")]
+Seed = Annotated[int, typer.Option(help="Seed of the search: equal seeds give equal results.")]
+Store = Annotated[str, typer.Option(metavar="URL", help="Database of earlier runs, as an SQLAlchemy URL.")]
+Out = Annotated[str, typer.Option(metavar="DIR", help="Run folder to write.", show_default="runs/RUN_ID")]
+Emit = Annotated[str, typer.Option(metavar="PROGRAM.JSON", help="Write the program to this file.", show_default=False)]
+
+STORE = "sqlite:///runs/experience.db"
+
+
+@app.callback()
+def root(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of a fault of rdutune.")] = False,
+) -> None:
+    _Debug.on = debug
+
+
+class _Debug:
+    """Whether a fault shows its traceback; set by the global flag."""
+
+    on = False
+
+
+@app.command()
+def onboard(
+    model: Model, sockets: Sockets = 8, phase: PhaseName = "decode", batch: Batch = 1, context: Context = 4096,
+    target: TargetName = "sn40l", weights: Weights = "auto", evals: Evals = 300, seed: Seed = 0, store: Store = STORE,
+    out: Out = "", as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Search a fast schedule for MODEL, explain it, and write a run folder."""
+    from pathlib import Path
+
+    from agent.onboard import OnboardFailed
+    from agent.onboard import onboard as run
+    from agent.progress import progress
+    from agent.report import dumps, explanation_of, onboard_json
+    from agent.runfolder import check_folder, write_run
+    from compiler.errors import InputError
+
+    settings = _settings(
+        model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights,
+        evals=evals, seed=seed, store=store, out=Path(out) if out else None,
+    )  # fmt: skip
+    if settings.out is not None:
+        check_folder(settings.out)
+    try:
+        with progress(quiet=as_json) as tell:
+            result = run(settings, tell)
+    except OnboardFailed as failed:
+        raise _refused(failed.diagnostics, f"{model}: no preset", as_json) from None
+    folder = settings.out or Path("runs") / result.run_id
+    explanation = explanation_of(result)
+    unwritten: InputError | None = None
+    try:
+        write_run(folder, result, explanation)
+    except InputError as error:  # the result is shown first: it took minutes
+        unwritten = error
+    if as_json:
+        _print(dumps(onboard_json(result, explanation)))
+    else:
+        from agent.summary import console, show_onboarding
+
+        show_onboarding(console(), result, explanation, "not written" if unwritten else str(folder))
+    if unwritten:
+        raise unwritten
+
+
+@app.command()
+def inspect(
+    model: Model, phase: PhaseName = "decode", batch: Batch = 1, context: Context = 4096, weights: Weights = "auto",
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Show what rdutune reads in MODEL: layers, sizes, work a token, and where each fact came from."""
+    from agent.inspection import inspection
+    from agent.report import dumps
+    from compiler.frontend import inspect_facts
+
+    settings = _settings(model=model, phase=phase, batch=batch, context=context, weights=weights)
+    spec, figures, document = inspection(settings)
+    if as_json:
+        _print(dumps(document))
+        return
+    from agent.summary import console, show_inspection
+
+    show_inspection(console(), spec, figures, inspect_facts(spec))
+
+
+@app.command("compile")
+def compile_command(
+    model: Model, schedule: ScheduleName = "o3", emit: Emit = "", sockets: Sockets = 8, phase: PhaseName = "decode",
+    batch: Batch = 1, context: Context = 4096, target: TargetName = "sn40l", weights: Weights = "auto",
+    as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Compile MODEL under a schedule: the program, or every reason why not."""
+    from agent.report import dumps, workload_json
+    from agent.runfolder import write_file
+    from compiler.frontend import model_summary
+    from compiler.pipeline import compile_schedule
+    from compiler.program import Program
+
+    settings = _settings(
+        model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights
+    )
+    spec, graph, machine, steps = _scheduled(settings, schedule)
+    program = compile_schedule(graph, steps, machine)
+    if not isinstance(program, Program):
+        raise _refused(program, f"{spec.name} with {schedule}", as_json)
+    if emit:
+        write_file(emit, "--emit", dumps(program.to_json()))
+    if as_json:
+        head = {"model": model_summary(spec), "workload": workload_json(graph.workload), "schedule": steps.text}
+        _print(dumps({**head, "program_id": program.id, "launches": program.launches, "program": program.to_json()}))
+        return
+    from agent.summary import console, line, model_lines, show_program, workload_words
+
+    screen = console()
+    model_lines(screen, spec)
+    line(screen, "workload", workload_words(graph.workload, machine))
+    line(screen, "schedule", f"{schedule}, {len(steps.actions)} actions, {steps.id}")
+    show_program(screen, program, machine)
+    if emit:
+        line(screen, "written", emit)
+
+
+@app.command()
+def simulate(
+    model: Model, schedule: ScheduleName = "o3", sockets: Sockets = 8, phase: PhaseName = "decode", batch: Batch = 1,
+    context: Context = 4096, target: TargetName = "sn40l", weights: Weights = "auto", as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Compile and simulate one step of MODEL under a schedule."""
+    from agent.evaluate import Rejected, evaluate
+    from agent.report import dumps, memory_lines, workload_json
+    from compiler.frontend import model_summary
+
+    settings = _settings(
+        model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights
+    )
+    spec, graph, machine, steps = _scheduled(settings, schedule)
+    result = evaluate(graph, steps, machine)
+    if isinstance(result, Rejected):
+        raise _refused(result.diagnostics, f"{spec.name} with {schedule}", as_json)
+    warnings = memory_lines(graph, machine, result.report)
+    if as_json:
+        head = {"model": model_summary(spec), "workload": workload_json(graph.workload), "schedule": steps.text}
+        _print(dumps({**head, "report": result.report.to_json(), "warnings": list(warnings)}))
+        return
+    from agent.summary import console, line, model_lines, show_report, workload_words
+
+    screen = console()
+    model_lines(screen, spec)
+    line(screen, "workload", workload_words(graph.workload, machine))
+    for text in warnings:
+        line(screen, "memory", text, "bold yellow")
+    screen.print()
+    show_report(screen, os.path.basename(schedule), result, graph.workload)
+
+
+@app.command()
+def actions(as_json: AsJson = False) -> None:
+    """List the action families a schedule is made of."""
+    from agent.reference import action_rows, show_actions
+    from agent.report import dumps
+    from agent.summary import console
+
+    if as_json:
+        _print(dumps({"actions": action_rows()}))
+    else:
+        show_actions(console())
+
+
+@app.command()
+def targets(
+    name: Annotated[
+        str, typer.Argument(metavar="[NAME]", help="Show every number of this target, with its source.")
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the targets, or show where every number of one comes from."""
+    from agent.reference import show_target, show_targets, target_json
+    from agent.report import dumps
+    from agent.summary import console
+    from compiler.target import load_target, target_names
+
+    found = [load_target(n) for n in ([name] if name else target_names())]
+    if as_json:
+        rows = [target_json(t) for t in found]
+        _print(dumps(rows[0] if name else {"targets": rows}))
+    elif name:
+        show_target(console(), found[0])
+    else:
+        show_targets(console(), found)
+
+
+def _settings(**values: Any) -> "Settings":
+    """Settings of a command; InputError names the flag that is out of bounds."""
+    from pydantic import ValidationError
+
+    from agent.settings import Settings
+    from compiler.errors import InputError
+
+    try:
+        return Settings(**values)
+    except ValidationError as invalid:
+        first = invalid.errors(include_url=False)[0]
+        flag = str(first["loc"][0]) if first["loc"] else "settings"
+        where = "MODEL" if flag == "model" else f"--{flag} {first['input']}"
+        raise InputError(where, first["msg"].replace("Input should be", "is not").strip()) from None
+
+
+def _scheduled(settings: "Settings", name: str) -> "tuple[Any, Graph, Target, Schedule]":
+    from agent.workload import graph_for, schedule_for
+
+    spec, graph, target = graph_for(settings)
+    return spec, graph, target, schedule_for(name, graph, target)
+
+
+def _refused(diagnostics: "Sequence[Diagnostic]", what: str, as_json: bool) -> typer.Exit:
+    """Say why nothing compiles, and the exit to raise."""
+    from agent.report import diagnostic_json, dumps
+    from agent.summary import console, show_diagnostics
+
+    if as_json:
+        _print(dumps({"rejected": [diagnostic_json(d) for d in diagnostics]}))
+    else:
+        show_diagnostics(console(sys.stderr), diagnostics, what)
+    return typer.Exit(1)
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+
+
+def main() -> None:
+    """Entry point: every way a command ends becomes an exit code and at most one screen."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: "Sequence[str]") -> int:
+    """Run a command line; the exit code."""
+    from compiler.errors import InputError
+
+    try:
+        app(args=list(arguments))
+    except InputError as error:
+        return _complain(f"{error.where}: {error.what}", error.right, 2)
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):
+            return _unread()
+        return _flushed(int(end.code or 0))
+    except Exception as error:  # noqa: BLE001  the job boundary: whatever else arrives here is a fault of ours
+        return _fault(error)
+    return 0
+
+
+def _flushed(code: int) -> int:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _unread()
+    return code
+
+
+def _fault(error: Exception) -> int:
+    if _Debug.on:
+        import traceback
+
+        traceback.print_exc()
+    hint = "This is a bug in rdutune, not in your input." + ("" if _Debug.on else " `rdutune --debug ...` shows where.")
+    return _complain(f"fault: {type(error).__name__}: {error}", hint, 1)
+
+
+def _complain(what: str, right: str, code: int) -> int:
+    """One screen on stderr: foreign text cleaned, long text cut, line breaks of `right` kept (a caret stands in it)."""
+    from agent.words import clean
+
+    lines = [f"rdutune: {clean(what, 900)}", *(f"  {clean(text, 300)}" for text in right.splitlines()[:12])]
+    sys.stderr.write("\n".join(lines) + "\n")
+    return code
+
+
+def _unread() -> int:
+    """Nobody reads stdout any more: end as a shell expects, without a second complaint at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
+    return 141
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Reference listings: the action families and the targets."""
+
+from inspect import getdoc
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from agent.summary import line, table
+from agent.words import clean, decimal_bytes, nbytes
+from compiler.ir.actions import FAMILIES
+from compiler.ir.text import usage
+from compiler.target import Target
+
+
+def action_rows() -> list[dict[str, str]]:
+    """One row a family, in the order in which the compiler applies them."""
+    return [
+        {
+            "family": cls.family,
+            "usage": usage(cls).removeprefix("usage: "),
+            "what": " ".join((getdoc(cls) or "").split()),
+            "rewrite": cls.rewrite,
+        }
+        for cls in FAMILIES
+    ]
+
+
+def show_actions(out: Console) -> None:
+    """Families in order; a number N may be a hole `?` or a range LOW..HIGH."""
+    out.print("A schedule is one action a line. BLOCK is a block kind (see `rdutune inspect`) or *.")
+    out.print("N and BYTES may be holes, ? or LOW..HIGH, where a tuner fills them.")
+    for row in action_rows():
+        out.print()
+        out.print(Text(row["usage"], style="bold"))
+        out.print(Text(row["what"]))
+        for part in row["rewrite"].split(" | ") if row["family"] == "rewrite" else [row["rewrite"]]:
+            out.print(Text(f"  {part}", style="dim"))
+
+
+def target_json(target: Target) -> dict[str, Any]:
+    """A target with every number and where it comes from."""
+    numbers = {key: {"value": getattr(target, key), origin.kind: origin.text} for key, origin in target.provenance}
+    derived = {"sram_bytes": target.sram_bytes, "peak_flops": target.peak_flops}
+    return {
+        "name": target.name,
+        "id": target.id,
+        "description": target.description,
+        "derived": derived,
+        "numbers": numbers,
+    }
+
+
+def show_targets(out: Console, found: list[Target]) -> None:
+    for t in found:
+        kinds = [origin.kind for _, origin in t.provenance]
+        line(out, t.name, t.description, "bold")
+        line(out, "", f"{t.peak_flops / 1e12:.0f} BF16 TFLOPS, {t.pcus} PCUs, {nbytes(t.sram_bytes)} SRAM")
+        line(
+            out,
+            "",
+            f"HBM {nbytes(t.hbm_bytes)} at {decimal_bytes(t.hbm_bytes_per_s)}/s, DDR {nbytes(t.ddr_bytes)} at {decimal_bytes(t.ddr_bytes_per_s)}/s",
+        )
+        line(out, "", f"sockets: {', '.join(map(str, t.socket_counts))} (figures are those of one)")
+        line(out, "", ", ".join(f"{kinds.count(k)} numbers {words}" for k, words in KINDS))
+        line(out, "", f"`rdutune targets {t.name}` shows where each comes from")
+
+
+KINDS = (("source", "published"), ("assumed", "assumed"), ("fitted", "fitted"))
+
+
+def show_target(out: Console, target: Target) -> None:
+    """Every number of a target with its provenance; assumed and fitted ones stand out."""
+    line(out, "target", f"{target.name}: {target.description}", "bold")
+    line(out, "id", target.id)
+    out.print()
+    grid = table("number", "value", "", "from", left=("number", "", "from"))
+    for key, origin in target.provenance:
+        style = {"assumed": "cyan", "fitted": "yellow"}.get(origin.kind, "")
+        grid.add_row(key, number(getattr(target, key)), origin.kind, Text(clean(origin.text)), style=style)
+    out.print(grid)
+
+
+def number(value: Any) -> str:
+    """A number of a target file as a person would write it."""
+    if isinstance(value, tuple):
+        return ", ".join(map(str, value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"

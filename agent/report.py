@@ -1,0 +1,152 @@
+"""What an onboarding says, as JSON. Two documents: `onboard_json` tells of the run, `report_json` of its result only.
+
+`report_json` depends on model, workload, target and versions alone: no dates, paths, run ids or cache counts, so the
+same command gives the same bytes.
+"""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from agent.evaluate import VERSION, Evaluation, Measured, Rejected, evaluate
+from agent.explain import Explanation, explain
+from agent.trial import Onboarding, Trial
+from agent.words import decimal_bytes, nbytes, percent, seconds
+from compiler.diagnostic import Diagnostic
+from compiler.frontend import model_summary
+from compiler.ir.graph import Graph, Workload
+from compiler.ir.schedule import Schedule
+from compiler.target import Target
+from simulator.report import Bound, Report
+
+REPORT_VERSION = 1
+Json = dict[str, Any]
+
+
+def dumps(value: Any) -> str:
+    """Indented ASCII JSON with a newline at its end. ValueError for NaN and Infinity: they are never written."""
+    return json.dumps(value, indent=2, ensure_ascii=True, allow_nan=False) + "\n"
+
+
+def onboard_json(onboarding: Onboarding, explanation: Explanation) -> Json:
+    """The one object of `onboard --json`."""
+    o = onboarding
+    return {
+        "run_id": o.run_id,
+        "model": model_summary(o.spec),
+        "workload": workload_json(o.graph.workload),
+        "target": {"name": o.target.name, "id": o.target.id},
+        "presets": {name: preset_json(trial.evaluation) for name, trial in o.presets},
+        "best": {"schedule": o.best.schedule.text, "report": o.report.to_json()},
+        "bound": bound_json(o.bound),
+        "gap": o.report.gap,
+        "evaluations": asdict(o.counts),
+        "start": {"kind": o.start.kind, "note": o.start.note},
+        "explanation": list(explanation.lines),
+        "warnings": list(memory_lines(o.graph, o.target, o.report)),
+        "wall_s": o.wall_s,
+    }
+
+
+def report_json(onboarding: Onboarding, explanation: Explanation) -> Json:
+    """The content of report.json: the result, and nothing of how or when it was found."""
+    o = onboarding
+    return {
+        "version": REPORT_VERSION,
+        "model": model_summary(o.spec),
+        "workload": workload_json(o.graph.workload),
+        "target": {"name": o.target.name, "id": o.target.id},
+        "versions": {"evaluation": VERSION},
+        "presets": {name: preset_json(trial.evaluation) for name, trial in o.presets},
+        "best": {"schedule": o.best.schedule.text, "report": o.report.to_json()},
+        "bound": bound_json(o.bound),
+        "gap": o.report.gap,
+        "explanation": list(explanation.lines),
+        "warnings": list(memory_lines(o.graph, o.target, o.report)),
+    }
+
+
+def workload_json(workload: Workload) -> Json:
+    return {**asdict(workload), "phase": str(workload.phase)}
+
+
+def preset_json(evaluation: Evaluation) -> Json:
+    """Key figures of a preset, or why it was refused."""
+    if isinstance(evaluation, Rejected):
+        return {"rejected": [diagnostic_json(d) for d in evaluation.diagnostics]}
+    r = evaluation.report
+    return {
+        "latency_s": r.latency_s,
+        "tokens_per_s_per_user": r.tokens_per_s_per_user,
+        "tokens_per_s": r.tokens_per_s,
+        "hbm_pct": r.hbm_pct,
+        "sections": len(r.sections),
+        "launches": r.launches,
+        "sram_peak_bytes": r.sram_peak_bytes,
+        "gap": r.gap,
+        "breakdown_s": dict(r.breakdown_s),
+    }
+
+
+def bound_json(bound: Bound) -> Json:
+    return asdict(bound)
+
+
+def diagnostic_json(d: Diagnostic) -> Json:
+    return {**asdict(d), "code": str(d.code), "gap": d.gap, "levers": list(d.levers), "text": str(d)}
+
+
+def base_of(onboarding: Onboarding) -> tuple[str, Trial]:
+    """The preset that the best schedule is compared with: o3, or the fastest that compiles, or the best itself."""
+    measured = {name: t for name, t in onboarding.presets if t.latency_s is not None}
+    if "o3" in measured:
+        return "o3", measured["o3"]
+    fastest = min(measured.items(), key=lambda item: item[1].latency_s or 0.0, default=None)
+    return fastest or ("best", onboarding.best)
+
+
+def explanation_of(onboarding: Onboarding) -> Explanation:
+    """Why the best schedule is as fast as it is. Evaluations that the run made are not made again."""
+    known = {t.schedule.id: t.evaluation for t in onboarding.trials}
+
+    def look_up(schedule: Schedule) -> Evaluation:
+        return known.get(schedule.id) or evaluate(onboarding.graph, schedule, onboarding.target)
+
+    name, base = base_of(onboarding)
+    assert isinstance(base.evaluation, Measured)
+    best = onboarding.best.schedule
+    return explain((name, base.schedule, base.evaluation.report), (best, onboarding.report), look_up)
+
+
+def memory_lines(graph: Graph, target: Target, report: Report) -> tuple[str, ...]:
+    """What does not fit HBM, what that costs and what would help; empty where everything fits."""
+    if not report.memory_ddr_bytes:
+        return ()
+    sockets = graph.workload.sockets
+    held = report.memory_hbm_bytes + report.memory_ddr_bytes
+    cost = f"DDR takes {seconds(report.spill_s)} of {seconds(report.latency_s)} a step ({percent(report.spill_s, report.latency_s)})."
+    if not report.memory_spilled_bytes:
+        return (f"{nbytes(report.memory_ddr_bytes)} a socket are placed in DDR by the schedule. {cost}",)
+    return (
+        f"Does not fit HBM: {decimal_bytes(graph.weight_nbytes)} of weights and {decimal_bytes(graph.kv_nbytes)} of cache, "
+        f"{decimal_bytes(sockets * target.hbm_bytes)} of HBM on {sockets} {'socket' if sockets == 1 else 'sockets'}. "
+        f"A socket needs {nbytes(held)} and its HBM holds {nbytes(target.hbm_bytes)}, so "
+        f"{nbytes(report.memory_spilled_bytes)} of weights a socket are kept in DDR.",
+        cost,
+        f"Levers: {' | '.join(memory_levers(graph, target))}",
+    )
+
+
+def memory_levers(graph: Graph, target: Target) -> tuple[str, ...]:
+    """What makes a model smaller or the machine larger, where that is still possible."""
+    w, out = graph.workload, []
+    more = [c for c in target.socket_counts if c > w.sockets]
+    fits = [c for c in more if c * target.hbm_bytes >= graph.weight_nbytes + graph.kv_nbytes]
+    if more:
+        out.append(f"--sockets {(fits or more[-1:])[0]}")
+    if w.weights != "fp8" and graph.weight_nbytes > 1.1 * graph.weight_elements:
+        out.append("--weights fp8 (weights take half)")
+    if graph.kv_nbytes > graph.weight_nbytes // 10:
+        out.append("a smaller --context or --batch")
+    out.append("shard what every socket now holds whole")
+    return tuple(out)

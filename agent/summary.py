@@ -1,0 +1,251 @@
+"""What a person sees in the terminal. Every word of a model or file goes through `clean`; nothing is read as markup."""
+
+import sys
+from collections.abc import Sequence
+from textwrap import wrap
+from typing import IO, Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from agent.evaluate import Evaluation, Measured, Rejected
+from agent.explain import Explanation, limits
+from agent.report import memory_lines
+from agent.trial import Onboarding
+from agent.words import clean, count, decimal_bytes, nbytes, percent, rate, seconds
+from compiler.frontend import ModelSpec, model_summary
+from compiler.ir.graph import Phase, Workload
+from compiler.ir.text import print_action
+from compiler.program import Program
+from compiler.target import Target
+from simulator.report import Bound, Report
+
+WIDTH = 80
+LABEL = 12
+
+
+def console(file: IO[str] | None = None) -> Console:
+    """A console that takes text as it is. 80 columns where the width is unknown, never more than 110."""
+    out = Console(file=file or sys.stdout, markup=False, highlight=False, emoji=False, soft_wrap=False)
+    out.width = min(out.width, 110) if out.is_terminal else WIDTH
+    return out
+
+
+def table(*columns: str, left: Sequence[str] = ()) -> Table:
+    """A plain table: numbers to the right, the columns of `left` to the left."""
+    out = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for name in columns:
+        out.add_column(name, justify="left" if name in left else "right", overflow="fold", no_wrap=name not in left)
+    return out
+
+
+def line(out: Console, label: str, text: str, style: str = "") -> None:
+    """`label` in its column and `text`, wrapped beside it."""
+    parts = wrap(clean(text, 2000), max(20, out.width - LABEL), break_on_hyphens=False) or [""]
+    for i, part in enumerate(parts):
+        out.print(Text((label if i == 0 else "").ljust(LABEL), style="dim"), Text(part, style=style), sep="")
+
+
+def show_onboarding(out: Console, o: Onboarding, explanation: Explanation, folder: str) -> None:
+    """The summary of an onboarding."""
+    model_lines(out, o.spec)
+    line(out, "workload", workload_words(o.graph.workload, o.target))
+    line(out, "start", o.start.note or o.start.kind)
+    c = o.counts
+    line(
+        out,
+        "evaluated",
+        f"{c.total} schedules in {seconds(o.wall_s)}, {c.rejected} rejected, {c.cached} from the store",
+    )
+    for text in memory_lines(o.graph, o.target, o.report):
+        line(out, "memory", text, "bold yellow")
+    out.print()
+    rows = [(name, trial.evaluation) for name, trial in (*o.presets, ("best", o.best))]
+    show_evaluations(out, rows, o.graph.workload, o.bound)
+    out.print()
+    line(out, "limits", limit_words(o.report))
+    line(out, "why", " ".join(explanation.lines[:1]), "bold")
+    for text in explanation.lines[1:]:
+        line(out, "", f"- {text}")
+    out.print()
+    out.print(Text(f"from {explanation.base} to best", style="bold"))
+    for sign, text in diff_lines(explanation):
+        out.print(Text(f"{sign} {clean(text)}", style="green" if sign == "+" else "red"), overflow="fold")
+    if not explanation.changes:
+        out.print("  (no change)")
+    out.print()
+    out.print(Text("schedule", style="bold"))
+    for action in o.best.schedule.actions:
+        out.print(Text(f"  {clean(print_action(action))}"), overflow="fold")
+    out.print()
+    line(out, "files", folder)
+
+
+def diff_lines(explanation: Explanation) -> list[tuple[str, str]]:
+    """The changes as (- or +, action), each change's old actions before its new ones."""
+    return [
+        (sign, print_action(a)) for c in explanation.changes for sign, side in (("-", c.gone), ("+", c.new)) for a in side
+    ]  # fmt: skip
+
+
+def model_lines(out: Console, spec: ModelSpec) -> None:
+    m = model_summary(spec)
+    line(out, "model", f"{m['name']} ({m['model_type']})", "bold")
+    layers = ", ".join(f"{layer['repeat']} x {layer['kind']}" for layer in m["layers"])
+    line(out, "", f"{count(m['params'])} parameters, {count(m['active_params'])} active a token; {layers}")
+
+
+def workload_words(w: Workload, target: Target) -> str:
+    sequence = "sequence" if w.batch == 1 else "sequences"
+    tokens = f"context {w.context:,}" if w.phase is Phase.DECODE else f"prompt of {w.context:,} tokens"
+    return f"{w.phase}, {w.batch:,} {sequence}, {tokens}, weights {w.weights}, {w.sockets} x {target.name}"
+
+
+def show_evaluations(out: Console, rows: Sequence[tuple[str, Evaluation]], w: Workload, bound: Bound) -> None:
+    """Presets and best, one row each, the bound below. Refused presets say why."""
+    many = w.batch > 1
+    grid = table(
+        "",
+        "latency",
+        "tok/s/user",
+        *(["tok/s"] if many else []),
+        "HBM",
+        "launches",
+        "sections",
+        "SRAM",
+        "gap",
+        left=("",),
+    )
+    refused: list[tuple[str, Rejected]] = []
+    over = False
+    for name, evaluation in rows:
+        if isinstance(evaluation, Rejected):
+            refused.append((name, evaluation))
+            grid.add_row(name, "refused")
+            continue
+        r = evaluation.report
+        over = over or r.hbm_pct > 100
+        cells = [seconds(r.latency_s), rate(r.tokens_per_s_per_user), *([rate(r.tokens_per_s)] if many else [])]
+        cells += [
+            f"{r.hbm_pct:.1f}%",
+            f"{r.launches:,}",
+            str(len(r.sections)),
+            nbytes(r.sram_peak_bytes),
+            f"{r.gap:.2f}",
+        ]
+        grid.add_row(name, *cells, style="bold" if name == "best" else "")
+    grid.add_row("bound", seconds(bound.latency_s), *[""] * (6 + many), style="dim")
+    out.print(grid)
+    line(out, "", f"HBM: parameter and cache bytes once, of peak. Bound: {bound.limiter}. Gap: latency over bound.")
+    if over:
+        line(out, "", "HBM above 100%: it counts every expert, and a step reads only the chosen ones.")
+    for name, rejected in refused:
+        for d in rejected.diagnostics[:3]:
+            line(out, name, str(d), "red")
+
+
+def limit_words(report: Report) -> str:
+    causes = ", ".join(f"{cause} {percent(s, report.latency_s)}" for cause, s in limits(report))
+    return f"{causes}; HBM moves {report.hbm_read_pct:.1f}% of its peak"
+
+
+def show_diagnostics(out: Console, diagnostics: Sequence[object], what: str) -> None:
+    """Every reason why a schedule does not compile; at most a screen of them."""
+    shown = diagnostics[:12]
+    out.print(
+        Text(
+            f"{clean(what)}: does not compile ({len(diagnostics)} {'reason' if len(diagnostics) == 1 else 'reasons'})",
+            style="bold red",
+        )
+    )
+    for d in shown:
+        out.print(Text(f"  {clean(d, 900)}"), overflow="fold")
+    if len(diagnostics) > len(shown):
+        out.print(f"  and {len(diagnostics) - len(shown)} more: --json lists all")
+
+
+def show_program(out: Console, program: Program, target: Target) -> None:
+    """Sections of a program, what each takes of a socket, and the memory map."""
+    line(out, "program", f"{program.id}, {program.launches:,} launches a step ({program.launch})")
+    grid = table("section", "runs", "tiles", "stages", "PCUs", "PMUs", "SRAM", left=("section",))
+    for run in program.runs:
+        for s in run.sections:
+            times = f"{run.times} loop" if run.looped else str(run.times)
+            cells = [times, f"{s.tiles:,}", str(len(s.stages)), str(s.pcus), str(s.pmus)]
+            grid.add_row(clean(s.name), *cells, nbytes(s.sram_bytes))
+    out.print()
+    out.print(grid)
+    out.print()
+    m = program.memory
+    hbm = f"weights {nbytes(m.hbm_weights)}, cache {nbytes(m.hbm_kv)}, activations {nbytes(m.hbm_activations)}"
+    line(out, "HBM", f"{nbytes(m.hbm_bytes)} of {nbytes(target.hbm_bytes)} a socket: {hbm}")
+    line(
+        out,
+        "DDR",
+        f"{nbytes(m.ddr_bytes)} of {nbytes(target.ddr_bytes)} a socket: weights {nbytes(m.ddr_weights)}, cache {nbytes(m.ddr_kv)}",
+    )
+    if m.spilled:
+        line(out, "", f"{nbytes(m.spilled)} of weights a socket do not fit HBM and are kept in DDR", "bold yellow")
+
+
+def show_report(out: Console, name: str, measured: Measured, w: Workload) -> None:
+    """A simulated step: key figures, then sections, slowest first."""
+    r = measured.report
+    show_evaluations(out, [(name, measured)], w, r.bound)
+    out.print()
+    line(out, "limits", limit_words(r))
+    bytes_words = f"HBM reads {nbytes(r.hbm_read_bytes)}, writes {nbytes(r.hbm_write_bytes)}; DDR reads {nbytes(r.ddr_read_bytes)}; "
+    line(out, "traffic", bytes_words + f"links carry {nbytes(r.link_bytes)} (a socket and step)")
+    line(out, "hidden", f"{seconds(r.hidden_s)} of weight streaming runs behind other work")
+    line(out, "PCUs", f"{100 * r.pcu_utilisation:.2f}% of peak FLOPs; {r.pcus_peak} allocated at most")
+    out.print()
+    grid = table("section", "runs", "time", "share", "PCUs", "limited by", left=("section",))
+    for s in sorted(r.sections, key=lambda s: -s.latency_s)[:20]:
+        share = percent(s.latency_s, r.latency_s)
+        grid.add_row(clean(s.name), str(s.executions), seconds(s.latency_s), share, str(s.pcus), s.limiter)
+    out.print(grid)
+    if len(r.sections) > 20:
+        out.print(f"and {len(r.sections) - 20} faster sections: --json lists all")
+
+
+def show_facts(out: Console, rows: Sequence[dict[str, Any]]) -> None:
+    """Facts of a model with the config keys they came from; unknown ones last."""
+    grid = table("fact", "value", "status", "from", left=("fact", "value", "status", "from"))
+    for row in rows:
+        style = {"unknown": "yellow", "assumed": "cyan"}.get(row["status"], "")
+        note = f" ({clean(row['note'], 120)})" if row["note"] else ""
+        name, value, key = clean(row["name"], 60), clean(fact_value(row["value"]), 80), clean(row["key"], 60)
+        grid.add_row(Text(name), Text(value), row["status"], Text(key + note), style=style)
+    out.print(grid)
+
+
+def fact_value(value: object) -> str:
+    """A fact's value as its config spells it."""
+    return ", ".join(map(fact_value, value)) if isinstance(value, tuple | list) else _JSON.get(str(value), str(value))
+
+
+_JSON = {"True": "true", "False": "false", "None": "none"}
+
+
+def show_inspection(out: Console, spec: ModelSpec, figures: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+    model_lines(out, spec)
+    line(
+        out,
+        "sizes",
+        f"{spec.params:,} parameters, {spec.active_params:,} active; hidden {spec.hidden:,}, vocabulary {spec.vocab:,}",
+    )
+    if spec.mtp_modules:
+        line(out, "", f"{spec.mtp_modules} MTP modules, not counted and not built")
+    line(
+        out,
+        "memory",
+        f"weights {decimal_bytes(figures['weight_bytes'])} as stored; cache {spec.kv_bytes_per_token:,} bytes a token",
+    )
+    line(
+        out,
+        "a token",
+        f"{count(figures['flops_per_token'])} FLOPs, {decimal_bytes(figures['bytes_per_token'])} read at the least",
+    )
+    out.print()
+    show_facts(out, rows)

@@ -1,0 +1,72 @@
+"""What a command works on: its model, workload and target, checked against each other before any work."""
+
+import json
+from pathlib import Path
+
+from agent.settings import Settings
+from compiler.errors import InputError, nearest
+from compiler.frontend import ModelSpec, build, load_model
+from compiler.ir.graph import Graph
+from compiler.ir.schedule import Schedule
+from compiler.ir.text import from_json, parse_schedule
+from compiler.presets import PRESETS, preset
+from compiler.target import Target, load_target
+
+MAX_SCHEDULE_BYTES = 4 * 2**20
+
+
+def graph_for(settings: Settings) -> tuple[ModelSpec, Graph, Target]:
+    """Model description, graph and target of `settings`. InputError for whatever is not possible, target first."""
+    target = load_target(settings.target)
+    check_sockets(settings.sockets, target)
+    spec = load_model(settings.model)
+    return spec, build(spec, settings.workload), target
+
+
+def check_sockets(sockets: int, target: Target) -> None:
+    """InputError where machines with `target` are not built of that many sockets."""
+    if sockets in target.socket_counts:
+        return
+    counts = ", ".join(map(str, target.socket_counts))
+    below = max((c for c in target.socket_counts if c < sockets), default=None)
+    above = min((c for c in target.socket_counts if c > sockets), default=None)
+    near = " or ".join(str(c) for c in (below, above) if c is not None)
+    raise InputError(
+        f"--sockets {sockets}",
+        f"{target.name} machines are built of {counts} sockets",
+        f"the nearest: --sockets {near}",
+    )
+
+
+def schedule_for(name: str, graph: Graph, target: Target) -> Schedule:
+    """The schedule that `--schedule` names: a preset, or a file (JSON if it ends in .json, else text).
+
+    InputError with line, column and a caret for text that is no schedule. Holes are allowed here; the compiler refuses them.
+    """
+    if name in PRESETS:
+        return preset(name, graph, target)
+    text = _read(name)
+    if not name.endswith(".json"):
+        return parse_schedule(text, name)
+    try:
+        return from_json(json.loads(text), name)
+    except json.JSONDecodeError as error:
+        raise InputError(f"{name}, line {error.lineno}, column {error.colno}", f"not JSON: {error.msg}") from None
+    except (RecursionError, ValueError) as error:
+        raise InputError(name, f"not a schedule: {error}") from None
+
+
+def _read(name: str) -> str:
+    path, where = Path(name), f"--schedule {name}"
+    right = f"a schedule file, or a preset: {', '.join(PRESETS)}"
+    try:
+        if path.is_file() and path.stat().st_size > MAX_SCHEDULE_BYTES:
+            raise InputError(where, f"is larger than {MAX_SCHEDULE_BYTES:,} bytes: no schedule is", right)
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(where, f"no such file; {nearest(name, PRESETS)}".rstrip("; "), right) from None
+    except UnicodeDecodeError as error:
+        raise InputError(where, f"byte {error.start} is not UTF-8 text", right) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise InputError(where, f"cannot be read ({reason})", right) from None
