@@ -21,9 +21,13 @@ class Evaluator:
     """
 
     def __init__(
-        self, graph: Graph, target: Target, budget: int, stored: Mapping[str, Evaluation] | None = None,
+        self,
+        graph: Graph,
+        target: Target,
+        budget: int,
+        stored: Mapping[str, Evaluation] | None = None,
         on_trial: Callable[[Trial], None] = lambda trial: None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.graph = graph
         self.target = target
         self.budget = budget

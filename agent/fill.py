@@ -41,7 +41,12 @@ def fill(
 
 
 def _try(
-    schedule: Schedule, values: list[tuple[int, ...]], at: list[int], evaluator: Evaluator, origin: str, parent: Trial | None
+    schedule: Schedule,
+    values: list[tuple[int, ...]],
+    at: list[int],
+    evaluator: Evaluator,
+    origin: str,
+    parent: Trial | None,
 ) -> Trial:
     filled = schedule.filled(v[i] for v, i in zip(values, at, strict=True))
     return evaluator.run(filled, origin, parent)

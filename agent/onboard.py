@@ -56,7 +56,9 @@ class _Task:
     @property
     def key(self) -> str:
         s = self.settings
-        return identity("runkey1", [self.graph.id, self.target.id, VERSION, Fidelity.ESTIMATE, s.seed, s.evals, PROPOSER])
+        return identity(
+            "runkey1", [self.graph.id, self.target.id, VERSION, Fidelity.ESTIMATE, s.seed, s.evals, PROPOSER]
+        )
 
 
 def onboard(settings: Settings, on_progress: OnProgress = lambda progress: None) -> Onboarding:
@@ -100,8 +102,8 @@ def _recorded(task: _Task, store: Store) -> tuple[str, tuple[Trial, ...], str] |
     if not isinstance(fresh, Measured) or fresh.report.latency_s != best.latency_s:
         return None
     note = (
-        f"this command is in the store (run {run.id}): its {run.evaluations_total} evaluations are read back and its best "
-        f"is measured again; more --evals or another --seed search further"
+        f"this command is in the store (run {run.id}): its {run.evaluations_total} evaluations are read "
+        f"back and its best is measured again; more --evals or another --seed search further"
     )
     return run.id, tuple(trials), note
 
@@ -118,9 +120,7 @@ def _evaluation(stored: records.Evaluation) -> Evaluation:
     return Measured(Report.from_json(stored.report))
 
 
-def _starts(
-    task: _Task, store: Store, presets: list[tuple[str, Schedule]]
-) -> tuple[Start, list[tuple[str, Schedule]]]:
+def _starts(task: _Task, store: Store, presets: list[tuple[str, Schedule]]) -> tuple[Start, list[tuple[str, Schedule]]]:
     """Schedules from experience: this workload's incumbent, else those of the nearest workloads, moved here."""
     incumbent = store.incumbent(task.graph.id, task.method)
     if incumbent is not None:
@@ -214,7 +214,7 @@ def _record(task: _Task, store: Store, run: records.Run, evaluator: Evaluator) -
     store.record_run(run, steps, batch, task.graph, task.target)
 
 
-def _result(  # noqa: PLR0913  the parts of one result
+def _result(
     task: _Task, run_id: str, trials: tuple[Trial, ...], start: Start, counts: Counts, wall_s: float
 ) -> Onboarding:
     named = {t.origin: t for t in trials if t.origin in PRESETS}

@@ -15,7 +15,22 @@ from dataclasses import fields, replace
 from agent.evaluator import BudgetSpent, Evaluator, rank
 from agent.fill import fill
 from agent.trial import Trial
-from compiler.ir.actions import Action, Buffer, Cut, Experts, Fuse, Hole, Place, Prefetch, Rewrite, Rule, SetLaunch, Shard, Tile, Units
+from compiler.ir.actions import (
+    Action,
+    Buffer,
+    Cut,
+    Experts,
+    Fuse,
+    Hole,
+    Place,
+    Prefetch,
+    Rewrite,
+    Rule,
+    SetLaunch,
+    Shard,
+    Tile,
+    Units,
+)
 from compiler.ir.schedule import Schedule
 from compiler.ir.text import print_action
 from compiler.moves import View, legal_moves
@@ -26,8 +41,18 @@ CLOSE_ENOUGH = 1e-3  # stop when the best is within this of the bound
 PRUNE_SHARE = 10  # one evaluation in ten is kept for pruning
 #: How often evolution draws a family; structure before single numbers, which `units` has very many of.
 WEIGHTS: dict[type[Action], int] = {
-    Rewrite: 6, Shard: 6, Fuse: 2, Cut: 1, Place: 3, Experts: 5, Tile: 5, Units: 8, Buffer: 2, Prefetch: 5, SetLaunch: 0,
-}  # fmt: skip
+    Rewrite: 6,
+    Shard: 6,
+    Fuse: 2,
+    Cut: 1,
+    Place: 3,
+    Experts: 5,
+    Tile: 5,
+    Units: 8,
+    Buffer: 2,
+    Prefetch: 5,
+    SetLaunch: 0,
+}
 
 
 def search(evaluator: Evaluator, starts: Sequence[tuple[str, Schedule]], seed: int) -> None:
@@ -51,11 +76,7 @@ def close(evaluator: Evaluator) -> bool:
     best = evaluator.best
     if best is None or best.latency_s is None:
         return False
-    return best.latency_s <= _bound(best) * (1 + CLOSE_ENOUGH)
-
-
-def _bound(trial: Trial) -> float:
-    return trial.evaluation.report.bound.latency_s  # type: ignore[union-attr]
+    return best.latency_s <= best.report.bound.latency_s * (1 + CLOSE_ENOUGH)
 
 
 def _sweep(evaluator: Evaluator, reserve: int) -> None:
@@ -72,7 +93,7 @@ def _sweep(evaluator: Evaluator, reserve: int) -> None:
 
 def _templates(evaluator: Evaluator, best: Trial) -> list[Action]:
     """One action a family and subject, its number a hole: blocks where most time goes first, units last."""
-    report = best.evaluation.report  # type: ignore[union-attr]
+    report = best.report
     spent: dict[str, float] = {}
     for section in report.sections:
         spent[section.block] = spent.get(section.block, 0.0) + section.latency_s
@@ -95,7 +116,7 @@ def _template(action: Action) -> Action:
     names = [f.name for f in fields(action) if f.metadata["keyword"]]
     if isinstance(action, Rewrite) and action.rule is not Rule.SPLIT_KV:
         return action
-    return replace(action, **{n: Hole() for n in names}) if names else action  # type: ignore[arg-type]
+    return replace(action, **{n: Hole() for n in names}) if names else action
 
 
 def _evolve(evaluator: Evaluator, rng: random.Random, reserve: int) -> None:

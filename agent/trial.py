@@ -30,6 +30,12 @@ class Trial:
     def latency_s(self) -> float | None:
         return self.evaluation.report.latency_s if isinstance(self.evaluation, Measured) else None
 
+    @property
+    def report(self) -> Report:
+        """The report of a measured trial; asking a rejected one is a mistake of ours."""
+        assert isinstance(self.evaluation, Measured)
+        return self.evaluation.report
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -69,8 +75,7 @@ class Onboarding:
 
     @property
     def report(self) -> Report:
-        assert isinstance(self.best.evaluation, Measured)
-        return self.best.evaluation.report
+        return self.best.report
 
 
 @dataclass(frozen=True, slots=True)

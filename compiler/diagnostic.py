@@ -59,7 +59,9 @@ class Diagnostic:
 #: What a pass refused: the action at fault (None where several together are) and why.
 Refusals = tuple[tuple[Action | None, Diagnostic], ...]
 #: Codes that mean "this action has nothing to act on here": dropped for `*` unless no block has it.
-NOT_HERE = frozenset({Code.REWRITE_NOT_APPLICABLE, Code.UNKNOWN_OP, Code.UNKNOWN_DIM, Code.LOOP_NOT_REPEATED, Code.EXPERTS_NONE})
+NOT_HERE = frozenset(
+    {Code.REWRITE_NOT_APPLICABLE, Code.UNKNOWN_OP, Code.UNKNOWN_DIM, Code.LOOP_NOT_REPEATED, Code.EXPERTS_NONE}
+)
 
 
 def quantity(value: int, unit: str) -> str:

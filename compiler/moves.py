@@ -7,11 +7,31 @@ compiler to say. Numbers are enumerated on powers of two; order is deterministic
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 from compiler.ir.actions import (
-    ALL, Action, Allocation, Axis, Buffer, Class, Cut, Experts, Fuse, Hole, Launch, Loop, Place, Prefetch, Rewrite, Rule,
-    SetLaunch, Shard, Tier, Tile, Units,
-)  # fmt: skip
+    ALL,
+    Action,
+    Allocation,
+    Axis,
+    Buffer,
+    Class,
+    Cut,
+    Experts,
+    Fuse,
+    Hole,
+    Launch,
+    Loop,
+    Place,
+    Prefetch,
+    Rewrite,
+    Rule,
+    SetLaunch,
+    Shard,
+    Tier,
+    Tile,
+    Units,
+)
 from compiler.ir.graph import Block, Graph, Phase, Role, is_cache
 from compiler.ir.schedule import Schedule
 from compiler.passes.partition import Span, partition_block
@@ -35,17 +55,20 @@ class View:
 
     @cached_property
     def rewritten(self) -> dict[str, Block]:
-        return {b.kind: rewrite_block(b, self.of(Rewrite, b.kind))[0] for b in self.graph.blocks}  # type: ignore[arg-type]
+        return {b.kind: rewrite_block(b, self.of(Rewrite, b.kind))[0] for b in self.graph.blocks}
 
     @cached_property
     def sharded(self) -> dict[str, Block]:
         sockets = self.graph.workload.sockets
-        return {k: shard_block(b, self.of(Shard, k), sockets)[0] for k, b in self.rewritten.items()}  # type: ignore[arg-type]
+        return {k: shard_block(b, self.of(Shard, k), sockets)[0] for k, b in self.rewritten.items()}
 
     @cached_property
     def spans(self) -> dict[str, tuple[Span, ...]]:
         cuts = {b.kind: (*self.of(Fuse, b.kind), *self.of(Cut, b.kind)) for b in self.graph.blocks}
-        return {k: partition_block(b, tuple(a for a in self.schedule.actions if a in cuts[k]))[0] for k, b in self.sharded.items()}  # type: ignore[misc]
+        return {
+            k: partition_block(b, tuple(a for a in self.schedule.actions if a in cuts[k]))[0]
+            for k, b in self.sharded.items()
+        }
 
 
 def powers(low: int, high: int) -> tuple[int, ...]:
@@ -76,7 +99,7 @@ def _rewrites(view: View) -> Iterator[Action]:
             else:
                 options = () if rule in done else (Rewrite(block.kind, rule),)
             for option in options:
-                if not rewrite_block(block, (*(a for a in now if a.subject != option.subject), option))[1]:  # type: ignore[arg-type]
+                if not rewrite_block(block, (*(a for a in now if a.subject != option.subject), option))[1]:
                     yield option
 
 
@@ -100,7 +123,7 @@ def _shards(view: View) -> Iterator[Action]:
                     if option in now or (ways == 1 and (pad or not any(a.subject == option.subject for a in now))):
                         continue
                     others = tuple(a for a in now if a.subject != option.subject)
-                    if not shard_block(block, (*others, option), sockets)[1]:  # type: ignore[arg-type]
+                    if not shard_block(block, (*others, option), sockets)[1]:
                         yield option
                         break
 
@@ -110,7 +133,7 @@ def _fusions(view: View) -> Iterator[Action]:
         ops = view.sharded[kind].ops
         if len(spans) > 1:
             yield Fuse(kind, "all")
-        for (a, _), (_, d) in zip(spans, spans[1:], strict=False):
+        for (a, _), (_, d) in pairwise(spans):
             yield Fuse(kind, f"{ops[a].name}..{ops[d - 1].name}")
 
 
@@ -204,9 +227,19 @@ def _prefetches(view: View) -> Iterator[Action]:
 
 
 INSTANCES: dict[type[Action], Callable[[View], Iterator[Action]]] = {
-    Rewrite: _rewrites, Shard: _shards, Fuse: _fusions, Cut: _cuts, Loop: _loops, SetLaunch: _launches, Place: _places,
-    Experts: _experts, Tile: _tiles, Units: _units, Buffer: _buffers, Prefetch: _prefetches,
-}  # fmt: skip
+    Rewrite: _rewrites,
+    Shard: _shards,
+    Fuse: _fusions,
+    Cut: _cuts,
+    Loop: _loops,
+    SetLaunch: _launches,
+    Place: _places,
+    Experts: _experts,
+    Tile: _tiles,
+    Units: _units,
+    Buffer: _buffers,
+    Prefetch: _prefetches,
+}
 
 
 def hole_values(view: View, action: Action, name: str, hole: Hole) -> tuple[int, ...]:

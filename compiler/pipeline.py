@@ -5,22 +5,31 @@ Blocks are validated when each pass constructs them; `verify` checks what must s
 same inputs give the same program, byte for byte. A bug here raises; a bad schedule never does.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 
-from compiler.diagnostic import NOT_HERE, Code, Diagnostic
-from compiler.errors import nearest
+from compiler.diagnostic import Code, Diagnostic
 from compiler.ir.actions import (
-    ALL, Action, Axis, Buffer, Class, Cut, Experts, Fuse, Hole, Launch, Loop, Place, Prefetch, Rewrite, SetLaunch, Shard,
-    Tier, Tile, Units,
-)  # fmt: skip
-from compiler.ir.graph import Block, Graph, Phase, Role
+    ALL,
+    Action,
+    Axis,
+    Buffer,
+    Class,
+    Experts,
+    Launch,
+    Loop,
+    Place,
+    Prefetch,
+    SetLaunch,
+    Tier,
+    Tile,
+    Units,
+    known,
+)
+from compiler.ir.graph import Graph, Phase, Role
 from compiler.ir.schedule import Schedule
-from compiler.passes.allocate import Layout, allocate, demands
+from compiler.lower import Lowered, Refused, lower, unknown_blocks
+from compiler.passes.allocate import Demand, Layout, allocate, demands
 from compiler.passes.map import Knobs, map_section
-from compiler.passes.partition import Span, partition_block
-from compiler.passes.rewrite import rewrite_block
-from compiler.passes.shard import shard_block
 from compiler.passes.work import Tiling
 from compiler.program import Program, Run, Section
 from compiler.target import Target
@@ -32,52 +41,18 @@ DEFAULT_PREFILL_TILE = 128
 DEFAULT_CONTEXT_TILE = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """One block kind after rewrite, shard and partition, with the actions that map it."""
-
-    source: Block
-    block: Block
-    spans: tuple[Span, ...]
-    actions: tuple[Action, ...]
-
-    def last(self, cls: type, **having: object) -> Action | None:
-        """The last action of a family whose fields equal `having`."""
-        for action in reversed(self.actions):
-            if type(action) is cls and all(getattr(action, k) == v for k, v in having.items()):
-                return action
-        return None
-
-
-class _Refused:
-    """Collects what the passes refuse; an action on `*` is refused only if it acts nowhere."""
-
-    def __init__(self) -> None:
-        self.found: list[Diagnostic] = []
-        self.absent: dict[Action, list[Diagnostic]] = {}
-
-    def add(self, refusals: tuple[tuple[Action | None, Diagnostic], ...]) -> None:
-        for action, diagnostic in refusals:
-            if action is not None and getattr(action, "block", "") == ALL and diagnostic.code in NOT_HERE:
-                self.absent.setdefault(action, []).append(diagnostic)
-            else:
-                self.found.append(diagnostic)
-
-    def all(self, blocks: int) -> tuple[Diagnostic, ...]:
-        nowhere = [diagnostics[0] for diagnostics in self.absent.values() if len(diagnostics) >= blocks]
-        return tuple(dict.fromkeys([*self.found, *nowhere]))
-
-
 def compile_schedule(graph: Graph, schedule: Schedule, target: Target) -> Program | tuple[Diagnostic, ...]:
     """Compile, or return every diagnostic found (of the first pass group that refuses)."""
-    refused = _Refused()
+    refused = Refused()
     for i, name, hole in schedule.holes:
         action = schedule.actions[i]
-        refused.found.append(Diagnostic(Code.HOLE, f"{action.family} {name}", f"is the hole {hole}", levers=("fill it",)))
-    refused.found.extend(_unknown_blocks(graph, schedule))
+        refused.found.append(
+            Diagnostic(Code.HOLE, f"{action.family} {name}", f"is the hole {hole}", levers=("fill it",))
+        )
+    refused.found.extend(unknown_blocks(graph, schedule))
     if refused.found:
         return tuple(refused.found)
-    lowered = {b.kind: _lower(b, schedule, graph.workload.sockets, refused) for b in graph.blocks}
+    lowered = {b.kind: lower(b, schedule, graph.workload.sockets, refused) for b in graph.blocks}
     if refused.found:
         return refused.all(len(lowered))
     for low in lowered.values():
@@ -90,71 +65,24 @@ def compile_schedule(graph: Graph, schedule: Schedule, target: Target) -> Progra
         return diagnostics
     mode = next((a.mode for a in schedule.actions if isinstance(a, SetLaunch)), Launch.HARDWARE)
     return Program(
-        graph.id, schedule.id, target.id, COMPILER_VERSION, graph.model, graph.workload, str(mode), runs, layout.memory,
-        graph.weight_nbytes, graph.kv_nbytes,
-    )  # fmt: skip
+        graph.id,
+        schedule.id,
+        target.id,
+        COMPILER_VERSION,
+        graph.model,
+        graph.workload,
+        str(mode),
+        runs,
+        layout.memory,
+        graph.weight_nbytes,
+        graph.kv_nbytes,
+    )
 
 
-def lower_block(block: Block, schedule: Schedule, sockets: int) -> Block:
-    """The block as a socket runs it, for enumeration; refusals are ignored here (the compiler reports them)."""
-    return _lower(block, schedule, sockets, _Refused()).block
-
-
-def _unknown_blocks(graph: Graph, schedule: Schedule) -> list[Diagnostic]:
-    kinds = tuple(graph.block)
-    out = []
-    for action in schedule.actions:
-        name = getattr(action, "block", ALL)
-        for kind in name.split("+") if isinstance(action, Loop) else (name,):
-            if kind != ALL and kind not in graph.block:
-                hint = f"no block kind {kind!r} in {graph.model}; {nearest(kind, kinds)}".rstrip("; ")
-                out.append(Diagnostic(Code.UNKNOWN_BLOCK, action.family, hint, levers=(f"kinds: {', '.join(kinds)}",)))
-    return out
-
-
-def _lower(block: Block, schedule: Schedule, sockets: int, refused: _Refused) -> Lowered:
-    mine = tuple(a for a in schedule.actions if getattr(a, "block", "") in (ALL, block.kind))
-    rewritten, refusals = rewrite_block(block, tuple(a for a in mine if isinstance(a, Rewrite)))
-    refused.add(refusals)
-    sharded, refusals = shard_block(rewritten, tuple(a for a in mine if isinstance(a, Shard)), sockets)
-    refused.add(refusals)
-    spans, refusals = partition_block(sharded, tuple(a for a in mine if isinstance(a, Fuse | Cut)))
-    refused.add(refusals)
-    low = Lowered(block, sharded, spans, mine)
-    refused.add(_numeric_refusals(low))
-    return low
-
-
-def _numeric_refusals(low: Lowered) -> tuple[tuple[Action, Diagnostic], ...]:
-    """Actions on ops or numbers that this block does not have."""
-    block, out = low.block, []
-    routed = [op for op in block.ops if op.routing]
-    for action in low.actions:
-        where = f"{action.family} {block.kind}"
-        if isinstance(action, Units | Buffer) and action.op != ALL and action.op not in block.op:
-            names = tuple(block.op)
-            hint = f"no op {action.op!r}; {nearest(action.op, names)}".rstrip("; ")
-            out.append((action, Diagnostic(Code.UNKNOWN_OP, where, hint, levers=(f"ops: {', '.join(names)}",))))
-        elif isinstance(action, Experts) and not routed:
-            out.append((action, Diagnostic(Code.EXPERTS_NONE, where, "the block has no routed experts")))
-        elif isinstance(action, Experts) and routed[0].routing is not None:
-            local = routed[0].routing.experts // routed[0].routing.sockets
-            if local % int(action.regions):  # type: ignore[arg-type]
-                levers = tuple(f"regions={r}" for r in range(local, 0, -1) if local % r == 0)[:6]
-                rule = f"{action.regions} regions do not divide a socket's {local} experts"
-                out.append((action, Diagnostic(Code.EXPERTS_RANGE, where, rule, levers=levers)))
-        elif isinstance(action, Place) and action.tier is Tier.SRAM and action.tensors is Class.KV:
-            rule = "a cache outlives its section: hbm or ddr"
-            out.append((action, Diagnostic(Code.PLACE_ILLEGAL, where, rule, levers=("place it in hbm",))))
-        elif isinstance(action, Place) and action.tensors is Class.EXPERTS and not routed:
-            out.append((action, Diagnostic(Code.EXPERTS_NONE, where, "the block has no routed experts")))
-    return tuple(out)
-
-
-def _demands(graph: Graph, lowered: dict[str, Lowered]) -> list:  # type: ignore[type-arg]
-    out = []
+def _demands(graph: Graph, lowered: dict[str, Lowered]) -> list[Demand]:
+    out: list[Demand] = []
     for kind, low in lowered.items():
-        tiers = {}
+        tiers: dict[Class, Tier | None] = {}
         for cls in Class:
             place = low.last(Place, tensors=cls)
             tiers[cls] = (Tier.HBM if place.tier is Tier.SRAM else place.tier) if isinstance(place, Place) else None
@@ -174,11 +102,9 @@ def _tiling(graph: Graph, low: Lowered) -> tuple[Tiling, int]:
     tokens = max((op.size("tokens") for op in low.block.ops), default=1)
     default = tokens if graph.workload.phase is Phase.DECODE else min(tokens, DEFAULT_PREFILL_TILE)
     size, context = low.last(Tile, axis=Axis.TOKENS), low.last(Tile, axis=Axis.CONTEXT)
-    tile = min(tokens, size.size) if isinstance(size, Tile) and isinstance(size.size, int) else default
-    step = context.size if isinstance(context, Tile) and isinstance(context.size, int) else DEFAULT_CONTEXT_TILE
-    experts = low.last(Experts)
-    if not isinstance(experts, Experts) or not any(op.routing for op in low.block.ops):
-        experts = None
+    tile = min(tokens, known(size.size)) if size else default
+    step = known(context.size) if context else DEFAULT_CONTEXT_TILE
+    experts = low.last(Experts) if any(op.routing for op in low.block.ops) else None
     return Tiling(tile, step, experts), -(-tokens // tile)
 
 
@@ -187,21 +113,27 @@ def _knobs(graph: Graph, low: Lowered, layout: Layout, residents: int) -> Knobs:
     hold: dict[Class, bool | None] = {}
     for cls in (Class.WEIGHTS, Class.EXPERTS):
         place = low.last(Place, tensors=cls)
-        hold[cls] = (place.tier is Tier.SRAM) if isinstance(place, Place) else None
+        hold[cls] = place.tier is Tier.SRAM if place else None
     prefetch = low.last(Prefetch)
-    units = {a.op: a.pcus for a in low.actions if isinstance(a, Units)}
-    depths = {a.op: a.depth for a in low.actions if isinstance(a, Buffer)}
+    units = {a.op: known(a.pcus) for a in low.actions if isinstance(a, Units)}
+    depths = {a.op: known(a.depth) for a in low.actions if isinstance(a, Buffer)}
     return Knobs(
-        tiling, tiles, tuple(units.items()), tuple(depths.items()), hold[Class.WEIGHTS], hold[Class.EXPERTS],  # type: ignore[arg-type]
-        prefetch.nbytes if isinstance(prefetch, Prefetch) and isinstance(prefetch.nbytes, int) else 0,
-        residents > 0, max(1, residents),
+        tiling,
+        tiles,
+        tuple(units.items()),
+        tuple(depths.items()),
+        hold[Class.WEIGHTS],
+        hold[Class.EXPERTS],
+        known(prefetch.nbytes) if prefetch else 0,
+        residents > 0,
+        max(1, residents),
         tuple((cls, share) for (kind, cls), share in layout.in_ddr.items() if kind == low.block.kind),
-    )  # fmt: skip
+    )
 
 
-def _runs(  # noqa: PLR0913  everything the emit pass joins
-    graph: Graph, schedule: Schedule, lowered: dict[str, Lowered], layout: Layout, target: Target, refused: _Refused
-) -> tuple[Run, ...]:  # fmt: skip
+def _runs(
+    graph: Graph, schedule: Schedule, lowered: dict[str, Lowered], layout: Layout, target: Target, refused: Refused
+) -> tuple[Run, ...]:
     loops = [a for a in schedule.actions if isinstance(a, Loop)]
     used: set[Action] = set()
     out = []
@@ -235,7 +167,9 @@ def _loop_refusals(
         count = len(lowered[kind].spans)
         if count > 1:
             rule = f"{kind} is {count} sections; a loop body is one section a kind"
-            out.append(Diagnostic(Code.LOOP_BODY_NOT_ONE_SECTION, f"loop {loop.block}", rule, levers=(f"fuse {kind} all",)))
+            out.append(
+                Diagnostic(Code.LOOP_BODY_NOT_ONE_SECTION, f"loop {loop.block}", rule, levers=(f"fuse {kind} all",))
+            )
     if len(body) > 1:
         for code, demand, bound, unit in (
             (Code.SECTION_OVER_PCUS, sum(s.pcus for s in sections), target.pcus, "PCUs"),

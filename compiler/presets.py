@@ -8,7 +8,8 @@ from compiler.errors import InputError, nearest
 from compiler.ir.actions import Action, Axis, Cut, Fuse, Launch, Loop, Rewrite, Rule, SetLaunch, Shard, Tile
 from compiler.ir.graph import Block, Graph, Op, Phase, Role
 from compiler.ir.schedule import Schedule
-from compiler.pipeline import DEFAULT_PREFILL_TILE, compile_schedule, lower_block
+from compiler.lower import lower_block
+from compiler.pipeline import DEFAULT_PREFILL_TILE, compile_schedule
 from compiler.program import Program
 from compiler.target import Target
 
@@ -18,16 +19,26 @@ PRESETS = ("o0", "o1", "o3")
 EXPERT_TILE = 4096
 #: o1's patterns: runs of op-name endings fused where they stand next to each other.
 PATTERNS = (
-    ("norm", "proj"), ("rope", "kv_append"), ("scores", "softmax", "values"), ("core", "kv_reduce"),
-    ("gate_up_proj", "act"), ("gate_proj", "up_proj", "act"), ("experts_gate", "experts_up", "experts_act"),
-    ("experts_gate_up", "experts_act"), ("router", "topk"), ("combine", "residual"), ("all_reduce", "residual"),
-)  # fmt: skip
+    ("norm", "proj"),
+    ("rope", "kv_append"),
+    ("scores", "softmax", "values"),
+    ("core", "kv_reduce"),
+    ("gate_up_proj", "act"),
+    ("gate_proj", "up_proj", "act"),
+    ("experts_gate", "experts_up", "experts_act"),
+    ("experts_gate_up", "experts_act"),
+    ("router", "topk"),
+    ("combine", "residual"),
+    ("all_reduce", "residual"),
+)
 
 
 def preset(name: str, graph: Graph, target: Target) -> Schedule:
     """The preset `name` for `graph`; InputError for an unknown name."""
     if name not in PRESETS:
-        raise InputError(f"preset {name!r}", f"unknown; {nearest(name, PRESETS)}".rstrip("; "), f"presets: {', '.join(PRESETS)}")
+        raise InputError(
+            f"preset {name!r}", f"unknown; {nearest(name, PRESETS)}".rstrip("; "), f"presets: {', '.join(PRESETS)}"
+        )
     base: list[Action] = []
     for block in graph.blocks:
         base.extend(_rewrites(block, graph))
@@ -48,7 +59,9 @@ def _rewrites(block: Block, graph: Graph) -> list[Action]:
         out.append(Rewrite(block.kind, Rule.STREAMING_SOFTMAX))
         kv, sockets = block.op["attn.scores"].size("kv_heads"), graph.workload.sockets
         ways = sockets // _ways(kv, sockets)
-        if "kv_heads" in {d.name for d in block.op["attn.scores"].dims} and 1 < ways <= block.op["attn.scores"].size("context"):
+        if "kv_heads" in {d.name for d in block.op["attn.scores"].dims} and 1 < ways <= block.op["attn.scores"].size(
+            "context"
+        ):
             out.append(Rewrite(block.kind, Rule.SPLIT_KV, ways))
     return out
 
@@ -60,7 +73,8 @@ def _ways(size: int, sockets: int) -> int:
 
 def _shards(block: Block, graph: Graph) -> list[Action]:
     """Tensor parallelism: heads (and, where there are more sockets than KV heads, the context), ffn, vocabulary."""
-    sockets, kind, out = graph.workload.sockets, block.kind, []
+    sockets, kind = graph.workload.sockets, block.kind
+    out: list[Action] = []
     if sockets == 1:
         return []
     names = {d.name for op in block.ops for d in op.dims}
@@ -85,7 +99,9 @@ def _shards(block: Block, graph: Graph) -> list[Action]:
         if dim in names:
             out.append(Shard(kind, "ffn", dim, sockets, _pad(block, dim, sockets)))
     if "vocab" in names and kind == "head":
-        out.append(Shard(kind, "head.lm_head", "vocab", sockets, _even(block.op["head.lm_head"].size("vocab"), sockets)))
+        out.append(
+            Shard(kind, "head.lm_head", "vocab", sockets, _even(block.op["head.lm_head"].size("vocab"), sockets))
+        )
     if kind == "embed":
         out.append(Shard(kind, "embed", "hidden", sockets, _even(block.op["embed.gather"].size("hidden"), sockets)))
     return out
@@ -100,9 +116,14 @@ def _pad(block: Block, dim: str, ways: int) -> int:
     ops: list[Op] = [op for op in block.ops if any(d.name == dim for d in op.dims)]
     size = ops[0].size(dim)
     group = max(
-        (t.dtype.group for op in ops for t in (block.tensor[i] for i in op.inputs)
-         if t.role is Role.WEIGHT and any(d.name == dim for d in t.dims)), default=1,
-    )  # fmt: skip
+        (
+            t.dtype.group
+            for op in ops
+            for t in (block.tensor[i] for i in op.inputs)
+            if t.role is Role.WEIGHT and any(d.name == dim for d in t.dims)
+        ),
+        default=1,
+    )
     if size % ways == 0 and size // ways % group == 0:
         return 0
     return group
@@ -133,8 +154,9 @@ def _whole_blocks(base: list[Action], graph: Graph, target: Target) -> Schedule:
     if graph.workload.phase is Phase.PREFILL:
         extra.extend(
             Tile(b.kind, Axis.TOKENS, min(graph.workload.tokens, EXPERT_TILE))
-            for b in graph.blocks if any(op.routing for op in b.ops)
-        )  # fmt: skip
+            for b in graph.blocks
+            if any(op.routing for op in b.ops)
+        )
     schedule = Schedule((*base, *extra))
     for _ in range(24):
         result = compile_schedule(graph, schedule, target)
@@ -153,7 +175,9 @@ def _smaller(schedule: Schedule, graph: Graph, diagnostics: tuple[object, ...]) 
         if d.code not in (Code.SECTION_OVER_SRAM, Code.SECTION_OVER_PCUS):
             continue
         if d.subject.startswith("loop "):
-            return schedule.without(*(a for a in schedule.actions if isinstance(a, Loop) and f"loop {a.block}" == d.subject))
+            return schedule.without(
+                *(a for a in schedule.actions if isinstance(a, Loop) and f"loop {a.block}" == d.subject)
+            )
         kind = d.subject.split("[")[0]
         tile = next((a.size for a in schedule.actions if isinstance(a, Tile) and a.block == kind), DEFAULT_PREFILL_TILE)
         if graph.workload.phase is Phase.PREFILL and isinstance(tile, int) and tile > 16:

@@ -141,7 +141,9 @@ class Program:
     @cached_property
     def id(self) -> str:
         """Identity by what it was compiled from: the compiler is deterministic, so equal inputs are equal programs."""
-        return identity(f"program{PROGRAM_VERSION}", [self.graph_id, self.schedule_id, self.target_id, self.compiler_version])
+        return identity(
+            f"program{PROGRAM_VERSION}", [self.graph_id, self.schedule_id, self.target_id, self.compiler_version]
+        )
 
     def to_json(self) -> dict[str, Any]:
         out = asdict(self)

@@ -1,4 +1,4 @@
-"""Expected work of top-k routing, every token choosing its experts uniformly and independently (distribution `uniform`).
+"""Expected work of top-k routing, each token choosing its experts uniformly and independently (`uniform`).
 
 Only +, -, * and / on floats and exact integers are used, so that the figures are the same on every machine.
 """

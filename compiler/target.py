@@ -88,9 +88,10 @@ def load_target(name: str) -> Target:
         return parse_target(path.read_text(encoding="utf-8", errors="replace"), name)
     if name not in target_names():
         raise InputError(
-            f"target {name!r}", f"unknown; {nearest(name, target_names())}".rstrip("; "),
+            f"target {name!r}",
+            f"unknown; {nearest(name, target_names())}".rstrip("; "),
             f"targets that ship: {', '.join(target_names())}; or give the path of a .yaml file",
-        )  # fmt: skip
+        )
     return parse_target((files("compiler") / "targets" / f"{name}.yaml").read_text(encoding="utf-8"), name)
 
 

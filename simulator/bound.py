@@ -43,7 +43,11 @@ def _touched_bytes(block: Block) -> int:
             tensor = block.tensor[name]
             if tensor.role is Role.WEIGHT:
                 total += tensor.dtype.nbytes(_elements(op, tensor.elements))
-    return total + sum(block.tensor[n].nbytes for n in block.inputs if is_cache(block.tensor[n]) and block.tensor[n].role is Role.KV_CACHE)
+    return total + sum(
+        block.tensor[n].nbytes
+        for n in block.inputs
+        if is_cache(block.tensor[n]) and block.tensor[n].role is Role.KV_CACHE
+    )
 
 
 def _elements(op: Op, elements: int) -> int:
@@ -65,5 +69,3 @@ def _contract_flops(block: Block) -> int:
         absorbed, _ = rewrite_block(block, (Rewrite(block.kind, Rule.MLA_ABSORB),))
         forms.append(absorbed)
     return min(sum(op.flops for op in form.ops if op.pattern is Pattern.CONTRACT) for form in forms)
-
-

@@ -29,6 +29,12 @@ class Hole:
 Number = int | Hole
 
 
+def known(value: Number) -> int:
+    """The number, in passes that run after holes were refused."""
+    assert isinstance(value, int)
+    return value
+
+
 class Rule(StrEnum):
     MERGE_QKV = "merge_qkv"
     MERGE_GATE_UP = "merge_gate_up"
@@ -160,7 +166,9 @@ class Loop(Action):
 
     family = "loop"
     key = ("block",)
-    rewrite = "launch(block) x N -> launch(loop N { block }): no synchronisation between layers, the carry stays on chip"
+    rewrite = (
+        "launch(block) x N -> launch(loop N { block }): no synchronisation between layers, the carry stays on chip"
+    )
     block: str = word("block")
 
 
@@ -180,7 +188,9 @@ class Place(Action):
 
     family = "place"
     key = ("block", "tensors")
-    rewrite = "tensors in hbm -> in ddr (frees HBM, streams at DDR speed) | in sram (loaded once a section, not once a tile)"
+    rewrite = (
+        "tensors in hbm -> in ddr (frees HBM, streams at DDR speed) | in sram (loaded once a section, not once a tile)"
+    )
     block: str = word("block")
     tensors: Class = word("class")
     tier: Tier = word("tier")
@@ -205,7 +215,9 @@ class Tile(Action):
 
     family = "tile"
     key = ("block", "axis")
-    rewrite = "one pass over all of axis -> ceil(axis/size) pipelined passes over `size`: less SRAM, overlap, more restarts"
+    rewrite = (
+        "one pass over all of axis -> ceil(axis/size) pipelined passes over `size`: less SRAM, overlap, more restarts"
+    )
     block: str = word("block")
     axis: Axis = word("axis")
     size: Number = number()
@@ -247,8 +259,19 @@ class Prefetch(Action):
 
 
 FAMILIES: tuple[type[Action], ...] = (
-    Rewrite, Shard, Fuse, Cut, Loop, SetLaunch, Place, Experts, Tile, Units, Buffer, Prefetch,
-)  # fmt: skip
+    Rewrite,
+    Shard,
+    Fuse,
+    Cut,
+    Loop,
+    SetLaunch,
+    Place,
+    Experts,
+    Tile,
+    Units,
+    Buffer,
+    Prefetch,
+)
 FAMILY = {cls.family: cls for cls in FAMILIES}
 #: fuse and cut are one ordered family: a later fuse undoes an earlier cut inside its span.
 RANK = {cls: (2 if cls is Cut else i) for i, cls in enumerate(FAMILIES)}

@@ -253,7 +253,9 @@ class Graph:
     workload: Workload
 
     def __post_init__(self) -> None:
-        if {b.kind for b in self.blocks} != set(self.sequence) or len({b.kind for b in self.blocks}) != len(self.blocks):
+        if {b.kind for b in self.blocks} != set(self.sequence) or len({b.kind for b in self.blocks}) != len(
+            self.blocks
+        ):
             raise ValueError("the sequence and the block kinds differ")
 
     @cached_property
@@ -267,9 +269,10 @@ class Graph:
     @cached_property
     def runs(self) -> tuple[tuple[tuple[str, ...], int], ...]:
         """The sequence as (period of kinds, times), greedily by the shortest period that covers the most layers."""
-        seq, out, i = self.sequence, [], 0
+        seq, i = self.sequence, 0
+        out: list[tuple[tuple[str, ...], int]] = []
         while i < len(seq):
-            best = ((seq[i],), 1)
+            best: tuple[tuple[str, ...], int] = ((seq[i],), 1)
             for period in range(1, 5):
                 body, times = seq[i : i + period], 1
                 while len(body) == period and seq[i + times * period : i + (times + 1) * period] == body:
@@ -303,7 +306,10 @@ class Graph:
     def kv_nbytes(self) -> int:
         """Bytes of KV cache at the workload's context, all layers, whole batch."""
         return sum(
-            t.nbytes * self.repeats[b.kind] for b in self.blocks for t in b.tensors if t.role is Role.KV_CACHE and is_cache(t)
+            t.nbytes * self.repeats[b.kind]
+            for b in self.blocks
+            for t in b.tensors
+            if t.role is Role.KV_CACHE and is_cache(t)
         )
 
     @cached_property
@@ -334,9 +340,19 @@ def _block_form(block: Block) -> dict[str, Any]:
         "kind": block.kind,
         "tensors": [[t.name, [[d.name, d.size] for d in t.dims], t.dtype.label, t.role] for t in block.tensors],
         "ops": [
-            [o.name, o.pattern, [[d.name, d.size] for d in o.dims], o.inputs, o.outputs, o.reduced, o.flops_per_point,
-             o.sequential, [o.routing.experts, o.routing.top_k] if o.routing else [], o.linear]
+            [
+                o.name,
+                o.pattern,
+                [[d.name, d.size] for d in o.dims],
+                o.inputs,
+                o.outputs,
+                o.reduced,
+                o.flops_per_point,
+                o.sequential,
+                [o.routing.experts, o.routing.top_k] if o.routing else [],
+                o.linear,
+            ]
             for o in block.ops
         ],
         "io": [block.inputs, block.outputs],
-    }  # fmt: skip
+    }

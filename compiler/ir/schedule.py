@@ -51,7 +51,7 @@ class Schedule:
         """This schedule with its holes replaced, in the order of `holes`. ValueError if the counts differ."""
         actions = list(self.actions)
         for (i, name, _), value in zip(self.holes, tuple(values), strict=True):
-            actions[i] = replace(actions[i], **{name: value})  # type: ignore[arg-type]
+            actions[i] = replace(actions[i], **{name: value})
         return Schedule(tuple(actions))
 
 

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, fields
 from enum import StrEnum
+from functools import partial
 from typing import Any, get_type_hints
 
 from compiler.errors import InputError, nearest
@@ -60,7 +61,9 @@ Fail = Callable[[int, str, str], InputError]
 def _failer(where: str, number: int, line: str) -> Fail:
     def fail(column: int, what: str, right: str) -> InputError:
         caret = " " * (column - 1) + "^"
-        return InputError(f"{where}, line {number}, column {column}", what, f"  {line.rstrip()}\n  {caret}\n{right}".rstrip())
+        return InputError(
+            f"{where}, line {number}, column {column}", what, f"  {line.rstrip()}\n  {caret}\n{right}".rstrip()
+        )
 
     return fail
 
@@ -69,7 +72,9 @@ def _parse_line(code: str, fail: Fail) -> Action:
     words = [(m.group(), m.start() + 1) for m in _WORD.finditer(code)]
     family, column = words[0]
     if family not in FAMILY:
-        raise fail(column, f"unknown action {family!r}", nearest(family, tuple(FAMILY)) or f"actions: {', '.join(FAMILY)}")
+        raise fail(
+            column, f"unknown action {family!r}", nearest(family, tuple(FAMILY)) or f"actions: {', '.join(FAMILY)}"
+        )
     cls = FAMILY[family]
     positional = [f for f in fields(cls) if not f.metadata["keyword"]]
     keyword = {f.name: f for f in fields(cls) if f.metadata["keyword"]}
@@ -77,7 +82,7 @@ def _parse_line(code: str, fail: Fail) -> Action:
     for text, column in words[1:]:
         if len(values) < len(positional):
             f = positional[len(values)]
-            values[f.name] = _word(cls, f, text, lambda what, right, at=column: fail(at, what, right))
+            values[f.name] = _word(cls, f, text, partial(fail, column))
             continue
         name, equals, rest = text.partition("=")
         if not equals or name not in keyword:
@@ -85,7 +90,7 @@ def _parse_line(code: str, fail: Fail) -> Action:
         if name in values:
             raise fail(column, f"{name} twice", usage(cls))
         at = column + len(name) + 1
-        values[name] = _number(keyword[name], rest, lambda what, right, at=at: fail(at, what, right))
+        values[name] = _number(keyword[name], rest, partial(fail, at))
     end = words[-1][1] + len(words[-1][0])
     for f in fields(cls):
         if f.name not in values and f.default is MISSING:
@@ -115,7 +120,9 @@ def _word(cls: type[Action], f: "Field[Any]", text: str, fail: Callable[[str, st
     options = _enum(cls, f)
     if options:
         if text not in options:
-            raise fail(f"unknown {f.metadata['kind']} {text!r}", nearest(text, options) or f"one of: {', '.join(options)}")
+            raise fail(
+                f"unknown {f.metadata['kind']} {text!r}", nearest(text, options) or f"one of: {', '.join(options)}"
+            )
         return get_type_hints(cls)[f.name](text)
     if "=" in text:
         raise fail(f"expected a {f.metadata['kind']}, found {text!r}", usage(cls))
@@ -124,7 +131,9 @@ def _word(cls: type[Action], f: "Field[Any]", text: str, fail: Callable[[str, st
 
 def _number(f: "Field[Any]", text: str, fail: Callable[[str, str], InputError]) -> int | Hole:
     low, is_bytes = f.metadata["low"], f.metadata["kind"] == "bytes"
-    right = f"a whole number of at least {low}, a hole ?, or a range LOW..HIGH" + (" (KiB, MiB, GiB allowed)" if is_bytes else "")
+    right = f"a whole number of at least {low}, a hole ?, or a range LOW..HIGH" + (
+        " (KiB, MiB, GiB allowed)" if is_bytes else ""
+    )
     if text == "?":
         return Hole()
     ends = text.split("..")

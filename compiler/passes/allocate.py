@@ -59,12 +59,28 @@ def allocate(wanted: list[Demand], activation_bytes: int, target: Target) -> tup
     if over > spilled:
         levers = ("more sockets", "place * weights ddr", "place * kv ddr", "a shorter context", "--weights fp8")
         diagnostics.append(
-            Diagnostic(Code.HBM_OVER, "a socket's HBM", "weights, cache and activations placed there", hbm_bytes - spilled, target.hbm_bytes, "bytes", levers)
+            Diagnostic(
+                Code.HBM_OVER,
+                "a socket's HBM",
+                "weights, cache and activations placed there",
+                hbm_bytes - spilled,
+                target.hbm_bytes,
+                "bytes",
+                levers,
+            )
         )
     ddr_bytes = sum(ddr.values())
     if ddr_bytes > target.ddr_bytes:
         diagnostics.append(
-            Diagnostic(Code.DDR_OVER, "a socket's DDR", "weights and cache that HBM does not hold", ddr_bytes, target.ddr_bytes, "bytes", ("more sockets", "--weights fp8"))
+            Diagnostic(
+                Code.DDR_OVER,
+                "a socket's DDR",
+                "weights and cache that HBM does not hold",
+                ddr_bytes,
+                target.ddr_bytes,
+                "bytes",
+                ("more sockets", "--weights fp8"),
+            )
         )
     total = {(d.block, d.tensors): d.nbytes for d in wanted}
     kv = sum(n for (_, c), n in total.items() if c is Class.KV)

@@ -75,7 +75,8 @@ def _units(works: tuple[Work, ...], asked: dict[str, int], target: Target, resid
     """PCUs a stage: as asked, else in proportion to the cycles it would take on one PCU, within its parallelism."""
     port, per_cycle = target.port_bytes_per_cycle, target.lanes * target.pcu_stages
     need = [
-        max(w.macs / per_cycle + w.vector_ops, (w.weight_bytes + w.expert_bytes) / port, 1.0) if w.cap else 0.0 for w in works
+        max(w.macs / per_cycle + w.vector_ops, (w.weight_bytes + w.expert_bytes) / port, 1.0) if w.cap else 0.0
+        for w in works
     ]
     left = target.pcus * UNITS_SHARE / residents - sum(asked.get(w.op, 0) for w in works)
     total = sum(n for w, n in zip(works, need, strict=True) if w.op not in asked) or 1.0
@@ -92,14 +93,21 @@ def _holds(knobs: Knobs) -> list[tuple[bool, bool]]:
     Best first: with several tiles holding saves traffic, with one it saves nothing.
     """
     choices = [(True, True), (True, False), (False, False)] if knobs.tiles > 1 else [(False, False)]
-    placed = (knobs.hold_weights, knobs.hold_experts)
-    return list(dict.fromkeys(tuple(c if p is None else p for c, p in zip(choice, placed, strict=True)) for choice in choices))  # type: ignore[misc]
+    weights, experts = knobs.hold_weights, knobs.hold_experts
+    placed = [(w if weights is None else weights, e if experts is None else experts) for w, e in choices]
+    return list(dict.fromkeys(placed))
 
 
 def _build(  # noqa: PLR0913  the pieces of one section, passed once
-    block: Block, span: Span, works: tuple[Work, ...], units: list[int], hold: tuple[bool, bool], knobs: Knobs,
-    target: Target, name: str,
-) -> tuple[Section, list[tuple[str, int]]]:  # fmt: skip
+    block: Block,
+    span: Span,
+    works: tuple[Work, ...],
+    units: list[int],
+    hold: tuple[bool, bool],
+    knobs: Knobs,
+    target: Target,
+    name: str,
+) -> tuple[Section, list[tuple[str, int]]]:
     flow, depths, ddr = dataflow(block), dict(knobs.depths), dict(knobs.in_ddr)
     level: list[int] = []
     stages: list[Stage] = []
@@ -108,13 +116,23 @@ def _build(  # noqa: PLR0913  the pieces of one section, passed once
     extra = [1] * len(works)
     all_preds: list[tuple[int, ...]] = []
     for i, w in enumerate(works):
-        preds = tuple(sorted({flow.producer[e.name] - span[0] for e in w.inputs if span[0] <= flow.producer.get(e.name, -1) < span[1]}))
+        preds = tuple(
+            sorted(
+                {
+                    flow.producer[e.name] - span[0]
+                    for e in w.inputs
+                    if span[0] <= flow.producer.get(e.name, -1) < span[1]
+                }
+            )
+        )
         all_preds.append(preds)
         level.append(1 + max((level[p] for p in preds), default=0))
         for p in preds:
             extra[p] = max(extra[p], level[i] - level[p])
     for i, w in enumerate(works):
-        off_chip = [e for e in w.inputs if not span[0] <= flow.producer.get(e.name, -1) < span[1] and e.name not in read]
+        off_chip = [
+            e for e in w.inputs if not span[0] <= flow.producer.get(e.name, -1) < span[1] and e.name not in read
+        ]
         read.update(e.name for e in off_chip)
         depth = depths.get(w.op, depths.get("*", 2))
         out = [e for e in w.outputs if _leaves(e, block, flow, span)]
@@ -130,8 +148,15 @@ def _build(  # noqa: PLR0913  the pieces of one section, passed once
     if prefetch:
         stored.append(("prefetch", prefetch))
     section = Section(
-        name, block.kind, tuple(stages), knobs.tiles, prefetch, pmus * target.pmu_bytes, sum(units), pmus,
-    )  # fmt: skip
+        name,
+        block.kind,
+        tuple(stages),
+        knobs.tiles,
+        prefetch,
+        pmus * target.pmu_bytes,
+        sum(units),
+        pmus,
+    )
     return section, stored
 
 
@@ -143,18 +168,44 @@ def _stage(w: Work, units: int, depth: int, preds: tuple[int, ...]) -> Stage:
     used = max(1, min(units, w.cap))
     used = max(1, used // w.regions) * w.regions if w.regions > 1 else used
     return Stage(
-        op=w.op, pattern=str(w.pattern), pcus=units, pcus_used=min(used, max(1, units)), pmus=0, flops=w.flops, macs=w.macs,
-        vector_ops=w.vector_ops, weight_bytes=w.weight_bytes + w.expert_bytes, ddr_bytes=0, loads_once=False,
-        prefetchable=w.prefetchable, kv_bytes=0, kv_ddr_bytes=0, kv_ports=1, read_bytes=0, write_bytes=0, carried_bytes=0,
-        link_bytes=w.link_bytes, link_steps=w.link_steps, restarts=w.restarts, preds=preds,
-        streams=w.streams, emits_early=w.emits_early, depth=depth,
-    )  # fmt: skip
+        op=w.op,
+        pattern=str(w.pattern),
+        pcus=units,
+        pcus_used=min(used, max(1, units)),
+        pmus=0,
+        flops=w.flops,
+        macs=w.macs,
+        vector_ops=w.vector_ops,
+        weight_bytes=w.weight_bytes + w.expert_bytes,
+        ddr_bytes=0,
+        loads_once=False,
+        prefetchable=w.prefetchable,
+        kv_bytes=0,
+        kv_ddr_bytes=0,
+        kv_ports=1,
+        read_bytes=0,
+        write_bytes=0,
+        carried_bytes=0,
+        link_bytes=w.link_bytes,
+        link_steps=w.link_steps,
+        restarts=w.restarts,
+        preds=preds,
+        streams=w.streams,
+        emits_early=w.emits_early,
+        depth=depth,
+    )
 
 
 def _streams(  # noqa: PLR0913  one stage's off-chip traffic
-    stage: Stage, w: Work, off_chip: list[Edge], out: list[Edge], block: Block, knobs: Knobs,
-    ddr: dict[Class, tuple[int, int]], held: bool,
-) -> None:  # fmt: skip
+    stage: Stage,
+    w: Work,
+    off_chip: list[Edge],
+    out: list[Edge],
+    block: Block,
+    knobs: Knobs,
+    ddr: dict[Class, tuple[int, int]],
+    held: bool,
+) -> None:
     """Fill in what the stage moves to and from HBM and DDR."""
     stage.loads_once = held
     if held and w.expert_bytes and knobs.tiles > 1:  # over all tiles any expert may be called: all are loaded
@@ -181,11 +232,15 @@ def _streams(  # noqa: PLR0913  one stage's off-chip traffic
 
 def _buffers(
     w: Work, stage: Stage, off_chip: list[Edge], depth: int, knobs: Knobs, held: bool
-) -> list[tuple[str, int]]:  # fmt: skip
+) -> list[tuple[str, int]]:
     """SRAM a stage takes: output tiles, staging of what comes from outside, weights held or in flight."""
     out = [(f"{w.op} output", e.nbytes * (1 if e.whole else depth)) for e in w.outputs]
     for e in off_chip:
-        nbytes = min(e.nbytes, 2 * e.nbytes * knobs.tiling.context // e.rows) if e.rows > 1 else e.nbytes * (1 if e.whole else 2)
+        nbytes = (
+            min(e.nbytes, 2 * e.nbytes * knobs.tiling.context // e.rows)
+            if e.rows > 1
+            else e.nbytes * (1 if e.whole else 2)
+        )
         out.append((f"{e.name} stream", nbytes))
     if w.resident_bytes:
         flight = min(stage.weight_bytes + stage.ddr_bytes, 2 * STREAM_CHUNK * stage.pcus_used)
@@ -198,14 +253,30 @@ def _refusals(section: Section, stored: list[tuple[str, int]], target: Target) -
     if section.pcus > target.pcus:
         large = sorted(section.stages, key=lambda s: (-s.pcus, s.op))[:3]
         levers = (*(f"units {section.block} {s.op} pcus<={s.pcus // 2}" for s in large[:2]), *_cut(section))
-        out.append(Diagnostic(Code.SECTION_OVER_PCUS, section.name, "stages resident together", section.pcus, target.pcus, "PCUs", levers))
+        out.append(
+            Diagnostic(
+                Code.SECTION_OVER_PCUS,
+                section.name,
+                "stages resident together",
+                section.pcus,
+                target.pcus,
+                "PCUs",
+                levers,
+            )
+        )
     if section.sram_bytes > target.sram_bytes:
         largest = sorted(stored, key=lambda x: (-x[1], x[0]))[:3]
-        rule = "buffers resident together, in whole PMUs; largest: " + ", ".join(f"{n} {quantity(b, 'bytes')}" for n, b in largest)
+        rule = "buffers resident together, in whole PMUs; largest: " + ", ".join(
+            f"{n} {quantity(b, 'bytes')}" for n, b in largest
+        )
         levers = (*_cut(section), f"a smaller tile {section.block} tokens", f"buffer {section.block} * depth=1")
         if section.prefetch_bytes:
             levers = (f"prefetch {section.block} nbytes<{section.prefetch_bytes}", *levers)
-        out.append(Diagnostic(Code.SECTION_OVER_SRAM, section.name, rule, section.sram_bytes, target.sram_bytes, "bytes", levers))
+        out.append(
+            Diagnostic(
+                Code.SECTION_OVER_SRAM, section.name, rule, section.sram_bytes, target.sram_bytes, "bytes", levers
+            )
+        )
     return out
 
 

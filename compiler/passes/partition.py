@@ -26,7 +26,9 @@ def partition_block(block: Block, actions: tuple[Fuse | Cut, ...]) -> tuple[tupl
             else:
                 refusals.append((action, _unknown(block, action.after, "cut")))
             continue
-        first, _, last = (block.ops[0].name, "", block.ops[-1].name) if action.span == "all" else action.span.partition("..")
+        first, _, last = (
+            (block.ops[0].name, "", block.ops[-1].name) if action.span == "all" else action.span.partition("..")
+        )
         unknown = [n for n in (first, last) if n not in index]
         refusals.extend((action, _unknown(block, n, "fuse")) for n in unknown)
         if unknown:
@@ -44,6 +46,8 @@ def partition_block(block: Block, actions: tuple[Fuse | Cut, ...]) -> tuple[tupl
 def _unknown(block: Block, name: str, what: str) -> Diagnostic:
     names = tuple(op.name for op in block.ops)
     return Diagnostic(
-        Code.UNKNOWN_OP, f"{what} {block.kind}", f"no op {name!r} after rewrite and shard; {nearest(name, names)}".rstrip("; "),
+        Code.UNKNOWN_OP,
+        f"{what} {block.kind}",
+        f"no op {name!r} after rewrite and shard; {nearest(name, names)}".rstrip("; "),
         levers=(f"ops: {', '.join(names)}",),
-    )  # fmt: skip
+    )

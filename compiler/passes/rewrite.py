@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from compiler.diagnostic import Code, Diagnostic, Refusals
-from compiler.ir.actions import Rewrite, Rule
+from compiler.ir.actions import Rewrite, Rule, known
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, Dim, Op, Pattern, Role, Tensor
 
@@ -34,7 +34,9 @@ def rewrite_block(block: Block, actions: tuple[Rewrite, ...]) -> tuple[Block, Re
             block = _RULES[action.rule](block, action)
         except NotApplicable as refusal:
             subject = f"{action.rule} on {block.kind}"
-            refusals.append((action, Diagnostic(Code.REWRITE_NOT_APPLICABLE, subject, str(refusal), levers=refusal.levers)))
+            refusals.append(
+                (action, Diagnostic(Code.REWRITE_NOT_APPLICABLE, subject, str(refusal), levers=refusal.levers))
+            )
     return block, tuple(refusals)
 
 
@@ -70,9 +72,12 @@ def _merge(block: Block, names: tuple[str, ...], merged: str, rows: Dim, drop: t
         fresh.append(Tensor(prefix + merged, tuple(wdims), last.dtype, Role.WEIGHT, key))
     shared = tuple(i for i in base.inputs if block.tensor[i].role is not Role.WEIGHT)
     op = replace(
-        base, name=merged, dims=tuple(dims), inputs=(*shared, *(t.name for t in fresh)),
+        base,
+        name=merged,
+        dims=tuple(dims),
+        inputs=(*shared, *(t.name for t in fresh)),
         outputs=tuple(o for x in ops for o in x.outputs),
-    )  # fmt: skip
+    )
     first = min(names, key=lambda n: block.ops.index(block.op[n]))
     return _replace_ops(block, set(names), {first: (op,)}, tuple(fresh))
 
@@ -124,29 +129,45 @@ def mla_absorb(block: Block, action: Rewrite) -> Block:
         Tensor("attn.mixed_latent", (tokens, heads, lora), DType.BF16, Role.ACTIVATION),
     )
     k_absorb = Op(
-        "attn.k_absorb", Pattern.CONTRACT, (tokens, heads, lora, nope), ("attn.q_nope", "w.attn.k_absorb"),
-        ("attn.q_latent",), ("nope",), 2,
-    )  # fmt: skip
+        "attn.k_absorb",
+        Pattern.CONTRACT,
+        (tokens, heads, lora, nope),
+        ("attn.q_nope", "w.attn.k_absorb"),
+        ("attn.q_latent",),
+        ("nope",),
+        2,
+    )
     absorbed_scores = replace(
-        scores, dims=(tokens, heads, latent, context), reduced=("latent_dim",),
+        scores,
+        dims=(tokens, heads, latent, context),
+        reduced=("latent_dim",),
         inputs=("attn.q_latent", "attn.q_pe", "attn.latent_cache", *new),
-    )  # fmt: skip
+    )
     absorbed_values = replace(
-        values, dims=(tokens, heads, lora, context), inputs=(*softmax.outputs, "attn.latent_cache", *new),
+        values,
+        dims=(tokens, heads, lora, context),
+        inputs=(*softmax.outputs, "attn.latent_cache", *new),
         outputs=("attn.mixed_latent",),
-    )  # fmt: skip
+    )
     v_absorb = Op(
-        "attn.v_absorb", Pattern.CONTRACT, (tokens, heads, v_dim, lora), ("attn.mixed_latent", "w.attn.v_absorb"),
-        ("attn.mixed",), ("kv_lora",), 2,
-    )  # fmt: skip
+        "attn.v_absorb",
+        Pattern.CONTRACT,
+        (tokens, heads, v_dim, lora),
+        ("attn.mixed_latent", "w.attn.v_absorb"),
+        ("attn.mixed",),
+        ("kv_lora",),
+        2,
+    )
     return _replace_ops(
-        block, {kv_b.name, scores.name, values.name},
-        {scores.name: (k_absorb, absorbed_scores), values.name: (absorbed_values, v_absorb)}, tensors,
-    )  # fmt: skip
+        block,
+        {kv_b.name, scores.name, values.name},
+        {scores.name: (k_absorb, absorbed_scores), values.name: (absorbed_values, v_absorb)},
+        tensors,
+    )
 
 
 def streaming_softmax(block: Block, action: Rewrite) -> Block:
-    """Scores, softmax and values in one pass with a running maximum and sum (Milakov and Gimelshein, arXiv 1805.02867)."""
+    """Scores, softmax and values in one pass with a running maximum and sum (Milakov, Gimelshein, arXiv 1805.02867)."""
     if "attn.scores" not in block.op:
         raise NotApplicable("needs attention as scores, softmax, values")
     scores, softmax, values = (block.op[f"attn.{n}"] for n in ("scores", "softmax", "values"))
@@ -156,9 +177,15 @@ def streaming_softmax(block: Block, action: Rewrite) -> Block:
     inputs = dict.fromkeys((*scores.inputs, *(i for i in (*softmax.inputs, *values.inputs))))
     inner = {*scores.outputs, *softmax.outputs}
     core = Op(
-        CORE, Pattern.CONTRACT, rows, tuple(i for i in inputs if i not in inner), values.outputs, ("context",),
-        2 * width + SOFTMAX_FLOPS + 2 * value_dim.size, ("context",),
-    )  # fmt: skip
+        CORE,
+        Pattern.CONTRACT,
+        rows,
+        tuple(i for i in inputs if i not in inner),
+        values.outputs,
+        ("context",),
+        2 * width + SOFTMAX_FLOPS + 2 * value_dim.size,
+        ("context",),
+    )
     return _replace_ops(block, {scores.name, softmax.name, values.name}, {values.name: (core,)}, ())
 
 
@@ -166,8 +193,7 @@ def split_kv(block: Block, action: Rewrite) -> Block:
     """Split-KV decode: `ways` partial softmaxes along the context, then one reduction with their maxima and sums."""
     if CORE not in block.op:
         raise NotApplicable("needs streaming softmax", f"rewrite {block.kind} {Rule.STREAMING_SOFTMAX}")
-    core, ways = block.op[CORE], action.ways
-    assert isinstance(ways, int)
+    core, ways = block.op[CORE], known(action.ways)
     context = core.size("context")
     if not 2 <= ways <= context:
         raise NotApplicable(f"ways={ways} is outside 2..{context}", f"ways<={context}")

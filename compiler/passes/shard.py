@@ -12,10 +12,18 @@ from math import prod
 
 from compiler.diagnostic import NOT_HERE, Code, Diagnostic, Refusals
 from compiler.errors import nearest
-from compiler.ir.actions import Shard
+from compiler.ir.actions import Shard, known
 from compiler.ir.graph import (
-    Block, Collective, CollectiveKind, Dim, Op, Pattern, Role, Tensor, is_cache,
-)  # fmt: skip
+    Block,
+    Collective,
+    CollectiveKind,
+    Dim,
+    Op,
+    Pattern,
+    Role,
+    Tensor,
+    is_cache,
+)
 
 #: Never split: tokens and batch enter whole, slots follow the experts.
 WHOLE = ("tokens", "batch", "slots")
@@ -28,7 +36,7 @@ Split = dict[str, tuple[int, int]]  # dimension -> (ways, local size)
 
 @lru_cache(maxsize=4096)
 def shard_block(block: Block, actions: tuple[Shard, ...], sockets: int) -> tuple[Block, Refusals]:
-    """`block` on one of `sockets` sockets. Refused splits leave it unsharded; an action with nothing to split does not."""
+    """`block` on one of `sockets` sockets. Refused splits leave it unsharded; nothing to split does not."""
     splits: dict[str, Split] = {op.name: {} for op in block.ops}
     experts: dict[str, int] = {}
     refusals: list[tuple[Shard | None, Diagnostic]] = []
@@ -43,7 +51,9 @@ def shard_block(block: Block, actions: tuple[Shard, ...], sockets: int) -> tuple
             subject = f"{block.kind} {op.name}"
             rule = "the ways of its split dimensions multiply"
             levers = ("fewer ways",)
-            refusals.append((None, Diagnostic(Code.SHARD_OVER_SOCKETS, subject, rule, ways, sockets, "sockets", levers)))
+            refusals.append(
+                (None, Diagnostic(Code.SHARD_OVER_SOCKETS, subject, rule, ways, sockets, "sockets", levers))
+            )
     refusals.extend((None, d) for d in _block_scales(block, splits))
     if any(d.code not in NOT_HERE for _, d in refusals):
         return block, tuple(refusals)
@@ -62,8 +72,7 @@ def _claim(
 ) -> Iterable[Diagnostic]:
     """Note in `splits` (and `experts`) what one action asks for; yield what is wrong with it."""
     subject = f"{block.kind} {action.part} {action.dim}"
-    ways, pad = action.ways, action.pad
-    assert isinstance(ways, int) and isinstance(pad, int)
+    ways, pad = known(action.ways), known(action.pad)
     ops = [op for op in block.ops if action.part in ("*", op.name, op.name.split(".")[0])]
     if not ops:
         parts = tuple(dict.fromkeys([op.name.split(".")[0] for op in block.ops] + [op.name for op in block.ops]))
@@ -79,7 +88,9 @@ def _claim(
     if action.dim == "experts" and any(op.routing for op in ops):
         count = next(op.routing.experts for op in ops if op.routing)
         if count % ways:
-            yield Diagnostic(Code.SHARD_UNEVEN, subject, f"{count} experts on {ways} sockets", levers=_ways(count, sockets))
+            yield Diagnostic(
+                Code.SHARD_UNEVEN, subject, f"{count} experts on {ways} sockets", levers=_ways(count, sockets)
+            )
             return
         experts.update({op.name: ways for op in ops if op.routing})
         return
@@ -91,7 +102,9 @@ def _claim(
     size = legal[0].size(action.dim)
     if size % ways and not pad:
         levers = (*_ways(size, sockets), "pad=1")
-        yield Diagnostic(Code.SHARD_UNEVEN, subject, f"{size} {action.dim} on {ways} sockets is {size / ways:g}", levers=levers)
+        yield Diagnostic(
+            Code.SHARD_UNEVEN, subject, f"{size} {action.dim} on {ways} sockets is {size / ways:g}", levers=levers
+        )
         return
     local = -(-size // ways)
     local = -(-local // pad) * pad if pad else local
@@ -114,13 +127,19 @@ def _ways(size: int, sockets: int) -> tuple[str, ...]:
 def _illegal(block: Block, action: Shard, subject: str, ops: list[Op], sequential: bool) -> Diagnostic:
     dims = tuple(dict.fromkeys(name for op in ops for name in splittable(op)))
     if sequential:
-        lever = (f"rewrite {block.kind} split_kv ways=N, then shard attn.core splits",) if action.dim == "context" else ()
+        lever = (
+            (f"rewrite {block.kind} split_kv ways=N, then shard attn.core splits",) if action.dim == "context" else ()
+        )
         return Diagnostic(
-            Code.SHARD_ILLEGAL, subject, f"{action.dim} is walked in order and stays whole; can be split: {', '.join(dims)}",
+            Code.SHARD_ILLEGAL,
+            subject,
+            f"{action.dim} is walked in order and stays whole; can be split: {', '.join(dims)}",
             levers=lever,
-        )  # fmt: skip
+        )
     return Diagnostic(
-        Code.UNKNOWN_DIM, subject, f"no such dimension there; {nearest(action.dim, dims)} can be split: {', '.join(dims)}"
+        Code.UNKNOWN_DIM,
+        subject,
+        f"no such dimension there; {nearest(action.dim, dims)} can be split: {', '.join(dims)}",
     )
 
 
@@ -140,11 +159,16 @@ def _block_scales(block: Block, splits: dict[str, Split]) -> Iterable[Diagnostic
                     whole, group = prod(d.size for d in dims), weight.dtype.group
                     ways = prod(split[d.name][0] for d in dims if d.name in split)
                     yield Diagnostic(
-                        Code.SHARD_BLOCK_SCALE, f"{block.kind} {op.name}",
+                        Code.SHARD_BLOCK_SCALE,
+                        f"{block.kind} {op.name}",
                         f"a shard of {whole}/{ways} = {local} {'columns' if reduced else 'rows'} "
                         f"cuts {weight.dtype.label} blocks of {group}",
-                        levers=("fewer sockets", f"pad={group}", "shard experts instead" if op.routing else "--weights bf16"),
-                    )  # fmt: skip
+                        levers=(
+                            "fewer sockets",
+                            f"pad={group}",
+                            "shard experts instead" if op.routing else "--weights bf16",
+                        ),
+                    )
 
 
 @dataclass
@@ -173,9 +197,7 @@ class _Sharder:
             outputs.append(name if self.block.tensor[name].role is Role.KV_CACHE else self._whole(name, {}))
         used = {n for op in self.ops for n in (*op.inputs, *op.outputs)} | set(self.block.inputs) | set(outputs)
         tensors = tuple(t for n, t in self.tensors.items() if n in used)
-        return replace(
-            self.block, ops=tuple(self.ops), tensors=tensors, outputs=tuple(outputs), sockets=self.sockets
-        )
+        return replace(self.block, ops=tuple(self.ops), tensors=tensors, outputs=tuple(outputs), sockets=self.sockets)
 
     def _cache_split(self, cache: Tensor) -> Split:
         """A cache is stored as its reader splits it."""
@@ -251,9 +273,19 @@ class _Sharder:
         role = Role.ACTIVATION if source.role is Role.KV_CACHE else source.role
         self.tensors[result] = replace(source, name=result, dims=dims, role=role)
         gathered = {d.name for d, old in zip(dims, source.dims, strict=True) if d != old}
-        self.held[result] = {d: s for d, s in self.held[name].items() if d not in gathered} if gathered else self.held[name]
+        self.held[result] = (
+            {d: s for d, s in self.held[name].items() if d not in gathered} if gathered else self.held[name]
+        )
         self.ops.append(
-            Op(f"{name}.{kind}", Pattern.COLLECTIVE, dims, (name,), (result,), flops_per_point=0, collective=Collective(kind, ways))
+            Op(
+                f"{name}.{kind}",
+                Pattern.COLLECTIVE,
+                dims,
+                (name,),
+                (result,),
+                flops_per_point=0,
+                collective=Collective(kind, ways),
+            )
         )
         self.alias[name.split("@")[0]] = result
         return result

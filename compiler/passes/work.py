@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil, prod
 
-from compiler.ir.actions import Experts
+from compiler.ir.actions import Experts, known
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, CollectiveKind, Op, Pattern, Role, Routing, Tensor, is_cache
 from compiler.routing import expected_active, expected_busiest, expected_loads
@@ -115,7 +115,9 @@ class _Tile:
     """Sizes inside a loop tile: only the token dimension is cut."""
 
     def __init__(self, op: Op, tiling: Tiling) -> None:
-        self.tokens = min(tiling.tokens, op.size("tokens")) if any(d.name == "tokens" for d in op.dims) else tiling.tokens
+        self.tokens = (
+            min(tiling.tokens, op.size("tokens")) if any(d.name == "tokens" for d in op.dims) else tiling.tokens
+        )
 
     def size(self, name: str, size: int) -> int:
         return min(self.tokens, size) if name == "tokens" else size
@@ -151,9 +153,8 @@ class _Routed:
 def _routed(op: Op, sizes: dict[str, int], tiling: Tiling) -> _Routed:
     routing: Routing = op.routing  # type: ignore[assignment]
     tokens, slots = sizes["tokens"], routing.top_k
-    regions = tiling.experts.regions if tiling.experts else 1
-    tile = tiling.experts.tile if tiling.experts else default_tile(routing, tokens)
-    assert isinstance(regions, int) and isinstance(tile, int)
+    regions = known(tiling.experts.regions) if tiling.experts else 1
+    tile = known(tiling.experts.tile) if tiling.experts else default_tile(routing, tokens)
     rows = tokens * slots
     loads = expected_loads(routing.experts, slots, tokens, tile)
     active = min(routing.experts, ceil(expected_active(routing.experts, slots, tokens) - 1e-9))

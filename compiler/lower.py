@@ -1,0 +1,126 @@
+"""The first half of the compiler: each block kind through rewrite, shard and partition.
+
+What an action asks of a block that does not have it is refused here; an action on `*` only if no block has it.
+"""
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+from compiler.diagnostic import NOT_HERE, Code, Diagnostic, Refusals
+from compiler.errors import nearest
+from compiler.ir.actions import (
+    ALL,
+    Action,
+    Buffer,
+    Class,
+    Cut,
+    Experts,
+    Fuse,
+    Loop,
+    Place,
+    Rewrite,
+    Shard,
+    Tier,
+    Units,
+    known,
+)
+from compiler.ir.graph import Block, Graph
+from compiler.ir.schedule import Schedule
+from compiler.passes.partition import Span, partition_block
+from compiler.passes.rewrite import rewrite_block
+from compiler.passes.shard import shard_block
+
+A = TypeVar("A", bound=Action)
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """One block kind after rewrite, shard and partition, with the actions that map it."""
+
+    source: Block
+    block: Block
+    spans: tuple[Span, ...]
+    actions: tuple[Action, ...]
+
+    def last(self, cls: type[A], **having: object) -> A | None:
+        """The last action of a family whose fields equal `having`."""
+        for action in reversed(self.actions):
+            if isinstance(action, cls) and all(getattr(action, k) == v for k, v in having.items()):
+                return action
+        return None
+
+
+class Refused:
+    """Collects what the passes refuse; an action on `*` is refused only if it acts nowhere."""
+
+    def __init__(self) -> None:
+        self.found: list[Diagnostic] = []
+        self.absent: dict[Action, list[Diagnostic]] = {}
+
+    def add(self, refusals: Refusals) -> None:
+        for action, diagnostic in refusals:
+            if action is not None and getattr(action, "block", "") == ALL and diagnostic.code in NOT_HERE:
+                self.absent.setdefault(action, []).append(diagnostic)
+            else:
+                self.found.append(diagnostic)
+
+    def all(self, blocks: int) -> tuple[Diagnostic, ...]:
+        nowhere = [diagnostics[0] for diagnostics in self.absent.values() if len(diagnostics) >= blocks]
+        return tuple(dict.fromkeys([*self.found, *nowhere]))
+
+
+def lower_block(block: Block, schedule: Schedule, sockets: int) -> Block:
+    """The block as a socket runs it, for enumeration; refusals are ignored here (the compiler reports them)."""
+    return lower(block, schedule, sockets, Refused()).block
+
+
+def unknown_blocks(graph: Graph, schedule: Schedule) -> list[Diagnostic]:
+    kinds = tuple(graph.block)
+    out = []
+    for action in schedule.actions:
+        name = getattr(action, "block", ALL)
+        for kind in name.split("+") if isinstance(action, Loop) else (name,):
+            if kind != ALL and kind not in graph.block:
+                hint = f"no block kind {kind!r} in {graph.model}; {nearest(kind, kinds)}".rstrip("; ")
+                out.append(Diagnostic(Code.UNKNOWN_BLOCK, action.family, hint, levers=(f"kinds: {', '.join(kinds)}",)))
+    return out
+
+
+def lower(block: Block, schedule: Schedule, sockets: int, refused: Refused) -> Lowered:
+    mine = tuple(a for a in schedule.actions if getattr(a, "block", "") in (ALL, block.kind))
+    rewritten, refusals = rewrite_block(block, tuple(a for a in mine if isinstance(a, Rewrite)))
+    refused.add(refusals)
+    sharded, refusals = shard_block(rewritten, tuple(a for a in mine if isinstance(a, Shard)), sockets)
+    refused.add(refusals)
+    spans, refusals = partition_block(sharded, tuple(a for a in mine if isinstance(a, Fuse | Cut)))
+    refused.add(refusals)
+    low = Lowered(block, sharded, spans, mine)
+    refused.add(_numeric_refusals(low))
+    return low
+
+
+def _numeric_refusals(low: Lowered) -> Refusals:
+    """Actions on ops or numbers that this block does not have."""
+    block = low.block
+    out: list[tuple[Action | None, Diagnostic]] = []
+    routed = [op for op in block.ops if op.routing]
+    for action in low.actions:
+        where = f"{action.family} {block.kind}"
+        if isinstance(action, Units | Buffer) and action.op != ALL and action.op not in block.op:
+            names = tuple(block.op)
+            hint = f"no op {action.op!r}; {nearest(action.op, names)}".rstrip("; ")
+            out.append((action, Diagnostic(Code.UNKNOWN_OP, where, hint, levers=(f"ops: {', '.join(names)}",))))
+        elif isinstance(action, Experts) and not routed:
+            out.append((action, Diagnostic(Code.EXPERTS_NONE, where, "the block has no routed experts")))
+        elif isinstance(action, Experts) and routed[0].routing is not None:
+            local = routed[0].routing.experts // routed[0].routing.sockets
+            if local % known(action.regions):
+                levers = tuple(f"regions={r}" for r in range(local, 0, -1) if local % r == 0)[:6]
+                rule = f"{action.regions} regions do not divide a socket's {local} experts"
+                out.append((action, Diagnostic(Code.EXPERTS_RANGE, where, rule, levers=levers)))
+        elif isinstance(action, Place) and action.tier is Tier.SRAM and action.tensors is Class.KV:
+            rule = "a cache outlives its section: hbm or ddr"
+            out.append((action, Diagnostic(Code.PLACE_ILLEGAL, where, rule, levers=("place it in hbm",))))
+        elif isinstance(action, Place) and action.tensors is Class.EXPERTS and not routed:
+            out.append((action, Diagnostic(Code.EXPERTS_NONE, where, "the block has no routed experts")))
+    return tuple(out)
