@@ -1,6 +1,6 @@
 """Evaluations on a budget: each counted once, none computed twice, every one a trial of the run."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from agent.evaluate import Evaluation, Measured, evaluate, evaluation_key
 from agent.trial import Counts, Trial
@@ -16,7 +16,7 @@ class BudgetSpent(Exception):
 class Evaluator:
     """Evaluates schedules of one graph on one target, at most `budget` of them.
 
-    stored: evaluations of earlier runs by key. A stored evaluation is not computed again but counts like any other, so
+    stored: looks up evaluations of earlier runs by key. A stored evaluation is not computed again but counts like any other, so
     that a run gives the same result whether or not it was made before.
     """
 
@@ -25,14 +25,14 @@ class Evaluator:
         graph: Graph,
         target: Target,
         budget: int,
-        stored: Mapping[str, Evaluation] | None = None,
+        stored: Callable[[str], Evaluation | None] = lambda key: None,
         on_trial: Callable[[Trial], None] = lambda trial: None,
     ) -> None:
         self.graph = graph
         self.target = target
         self.budget = budget
         self.trials: list[Trial] = []
-        self._stored = stored or {}
+        self._stored = stored
         self._seen: dict[str, Trial] = {}
         self._on_trial = on_trial
 
@@ -56,7 +56,7 @@ class Evaluator:
         if self.left <= 0:
             raise BudgetSpent
         key = evaluation_key(self.graph, schedule, self.target)
-        found = self._stored.get(key)
+        found = self._stored(key)
         evaluation = found if found is not None else evaluate(self.graph, schedule, self.target)
         index = parent.index if parent is not None else None
         trial = Trial(len(self.trials), schedule, evaluation, index, origin, found is not None)

@@ -145,18 +145,6 @@ def _starts(task: _Task, store: Store, presets: list[tuple[str, Schedule]]) -> t
     return Start(kind, f"starts from schedules of {', '.join(said)}", tuple(n.workload.id for n in neighbours)), out
 
 
-class _Stored(dict[str, Evaluation]):
-    """Evaluations of the store, looked up when first asked for."""
-
-    def __init__(self, store: Store) -> None:
-        super().__init__()
-        self._store = store
-
-    def get(self, key: str, default: Evaluation | None = None) -> Evaluation | None:  # type: ignore[override]
-        found = self._store.get_evaluation(key)
-        return default if found is None else _evaluation(found)
-
-
 def _evaluator(task: _Task, store: Store, on_progress: OnProgress) -> Evaluator:
     bound_s = bound_of(task.graph, task.target).latency_s
     best: list[float] = []
@@ -166,8 +154,11 @@ def _evaluator(task: _Task, store: Store, on_progress: OnProgress) -> Evaluator:
             best[:] = [min([*best, trial.latency_s])]
         on_progress(Progress(trial.index + 1, task.settings.evals, best[0] if best else None, bound_s))
 
-    known = _Stored(store) if store.counts()["evaluations"] else None
-    return Evaluator(task.graph, task.target, task.settings.evals, known, tell)
+    def stored(key: str) -> Evaluation | None:
+        found = store.get_evaluation(key)
+        return None if found is None else _evaluation(found)
+
+    return Evaluator(task.graph, task.target, task.settings.evals, stored, tell)
 
 
 def _reasons(trials: list[Trial]) -> tuple[Diagnostic, ...]:
