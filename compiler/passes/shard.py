@@ -108,6 +108,10 @@ def _claim(
         return
     local = -(-size // ways)
     local = -(-local // pad) * pad if pad else local
+    if local > size:
+        rule = f"pad={pad} makes a shard of {local} {action.dim}, more than the {size} there are"
+        yield Diagnostic(Code.SHARD_UNEVEN, subject, rule, levers=("a smaller pad", "fewer ways"))
+        return
     for op in legal:
         splits[op.name][action.dim] = (ways, local)
 

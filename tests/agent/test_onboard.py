@@ -109,8 +109,12 @@ def test_what_does_not_fit_fails_with_figures_and_leaves_the_store(
 
 @pytest.mark.parametrize(
     ("settings", "where"),
-    [({"sockets": 3}, "--sockets 3"), ({"target": "sn4ol"}, "target"), ({"weights": "fp8", "config": {"hidden_size": None}}, "hidden_size")],
-)  # fmt: skip
+    [
+        ({"sockets": 3}, "--sockets 3"),
+        ({"target": "sn4ol"}, "target"),
+        ({"weights": "fp8", "config": {"hidden_size": None}}, "hidden_size"),
+    ],
+)
 def test_bad_input_names_the_place_and_leaves_the_store(
     run: Callable[..., Onboarding], tmp_path: Path, settings: dict[str, Any], where: str
 ) -> None:

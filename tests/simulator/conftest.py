@@ -1,7 +1,7 @@
 """A machine with round numbers, a way to make programs of a few stages by hand, and the published configs."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="session")
 def target() -> Target:
-    """Round numbers: HBM 1 GB/s at full efficiency, 1 MAC and 1 vector a nanosecond a PCU, no latencies, no launches."""
+    """Round numbers: HBM 1 GB/s at full efficiency, 1 MAC and 1 vector a nanosecond a PCU, no latencies or launches."""
     tiny = 1e-18
     return replace(
         load_target("sn40l"),
@@ -42,12 +42,11 @@ def target() -> Target:
 
 
 def stage(op: str, *preds: int, **changed: Any) -> Stage:
-    base: dict[str, Any] = dict(
-        op=op, pattern="contract", pcus=1, pcus_used=1, pmus=1, flops=0, macs=0, vector_ops=0, weight_bytes=0, ddr_bytes=0,
-        loads_once=False, prefetchable=True, kv_bytes=0, kv_ddr_bytes=0, kv_ports=1, read_bytes=0, write_bytes=0,
-        carried_bytes=0, link_bytes=0, link_steps=0, restarts=0, preds=preds, streams=False, emits_early=True, depth=2,
-    )  # fmt: skip
-    return Stage(**{**base, **changed})
+    """A stage of one PCU that does nothing, but for what is `changed`."""
+    base: dict[str, Any] = {f.name: 0 for f in fields(Stage)}
+    flags = {"loads_once": False, "prefetchable": True, "streams": False, "emits_early": True}
+    base |= {"op": op, "pattern": "contract", "pcus": 1, "pcus_used": 1, "pmus": 1, "kv_ports": 1, "depth": 2, **flags}
+    return Stage(**{**base, "preds": preds, **changed})
 
 
 def section(*stages: Stage, tiles: int = 1, prefetch: int = 0) -> Section:

@@ -13,7 +13,8 @@ from simulator.report import Bound, Cause, Report
 from simulator.timing import first_tile, interval, rates_of, section_pass, stage_s
 
 FREE = Bound(1e-30, "hbm", 0.0, 0.0, 0.0)
-W, C = {"weight_bytes": 100}, {"macs": 100}
+W, C, X = {"weight_bytes": 100}, {"macs": 100}, {"link_bytes": 50, "link_steps": 1}
+F: dict[str, Any] = {"preds": (0,), "streams": True}
 
 
 def ns(seconds: float) -> float:
@@ -28,18 +29,20 @@ def ns(seconds: float) -> float:
         pytest.param([W, {**W, "preds": (0,)}], 200, id="a chain streams one after the other"),
         pytest.param([C, C], 100, id="independent branches compute at once"),
         pytest.param([C, {**C, "preds": (0,)}], 200, id="a chain computes in turn"),
-        pytest.param([C, {"vector_ops": 40, "preds": (0,), "streams": True}], 100, id="element-wise follows its producer"),
-        pytest.param([C, {"vector_ops": 140, "preds": (0,), "streams": True}], 140, id="a slow follower sets the pace"),
-        pytest.param([{**C, "emits_early": False}, {"vector_ops": 40, "preds": (0,), "streams": True}], 140, id="a norm ends before it is followed"),
+        pytest.param([C, {**F, "vector_ops": 40}], 100, id="element-wise follows its producer"),
+        pytest.param([C, {**F, "vector_ops": 140}], 140, id="a slow follower sets the pace"),
+        pytest.param(
+            [{**C, "emits_early": False}, {**F, "vector_ops": 40}], 140, id="a norm ends before it is followed"
+        ),
         pytest.param([{"weight_bytes": 100, "macs": 30}], 100, id="compute hides behind its stream"),
         pytest.param([{"macs": 100, "pcus": 4, "pcus_used": 4}], 25, id="four units, a quarter of the time"),
         pytest.param([{"ddr_bytes": 100}], 1000, id="DDR is ten times slower"),
         pytest.param([W, {"ddr_bytes": 10}], 100, id="HBM and DDR at once"),
-        pytest.param([{"link_bytes": 50, "link_steps": 1}, {"link_bytes": 50, "link_steps": 1}], 100, id="collectives share the links"),
+        pytest.param([X, X], 100, id="collectives share the links"),
         pytest.param([{"kv_bytes": 80}], 80, id="a cache stream"),
         pytest.param([{"read_bytes": 20, "write_bytes": 30, "carried_bytes": 50}], 100, id="boundary activations"),
     ],
-)  # fmt: skip
+)
 def test_first_tile(make: SimpleNamespace, target: Target, stages: list[dict[str, Any]], expected: float) -> None:
     section = make.section(*(make.stage(f"op{i}", *s.pop("preds", ()), **s) for i, s in enumerate(map(dict, stages))))
     one = first_tile(section, rates_of(target), 0.0, False)
