@@ -74,7 +74,8 @@ def curve(latencies: Sequence[float | None], levels: Sequence[Level]) -> Markup:
     best = best_so_far(latencies)
     frame = frame_of(latencies, levels)
     parts = [_grid(frame), _dots(frame, latencies), _steps(frame, best), _levels(frame, levels, best)]
-    clip = f'<clipPath id="plot"><rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - TOP - BOTTOM}"/></clipPath>'
+    rect = f'<rect x="{LEFT}" y="{TOP}" width="{WIDTH - LEFT - RIGHT}" height="{HEIGHT - TOP - BOTTOM}"/>'
+    clip = f'<clipPath id="plot">{rect}</clipPath>'
     name = f"Best latency so far over {len(latencies)} evaluations"
     head = f'<svg class="curve" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(name)}">'
     return Markup("".join([head, f"<defs>{clip}</defs>", *parts, "</svg>"]))  # numbers and escaped words only
@@ -107,17 +108,16 @@ def _grid(frame: Frame) -> str:
     for value in ticks(frame.low, frame.high):
         y = frame.y(value)
         out.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        out.append(
-            f'<text class="axis" x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{escape(_tick(value, frame.high))}</text>'
-        )
+        out.append(_text("axis", LEFT - 8, y + 4, _tick(value, frame.high), "end"))
     for value in ticks(0, max(1, frame.count)):
         if value == int(value):
-            out.append(
-                f'<text class="axis" x="{frame.x(value):.1f}" y="{HEIGHT - 20}" text-anchor="middle">{int(value)}</text>'
-            )
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    out.append(f'<text class="axis" x="{middle:.0f}" y="{HEIGHT - 3}" text-anchor="middle">evaluations</text>')
+            out.append(_text("axis", frame.x(value), HEIGHT - 20, str(int(value)), "middle"))
+    out.append(_text("axis", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 3, "evaluations", "middle"))
     return "".join(out)
+
+
+def _text(style: str, x: float, y: float, words: str, anchor: str = "start") -> str:
+    return f'<text class="{style}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(words)}</text>'
 
 
 def _tick(value: float, high: float) -> str:
@@ -159,9 +159,7 @@ def _levels(frame: Frame, levels: Sequence[Level], best: Sequence[float | None])
     for y, (_, name, latency, style) in zip(
         spread([label[0] for label in sorted(labels)]), sorted(labels), strict=True
     ):
-        out.append(
-            f'<text class="label {style}" x="{WIDTH - RIGHT + 8}" y="{y + 4:.1f}">{escape(name)} {escape(seconds(latency))}</text>'
-        )
+        out.append(_text(f"label {style}", WIDTH - RIGHT + 8, y + 4, f"{name} {seconds(latency)}"))
     return "".join(out)
 
 

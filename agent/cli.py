@@ -94,8 +94,7 @@ def onboard(
         model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights,
         evals=evals, seed=seed, store=store, out=Path(out) if out else None,
     )  # fmt: skip
-    if settings.out is not None:
-        check_folder(settings.out)
+    check_folder(settings.out or Path("runs") / "new")
     try:
         with progress(quiet=as_json) as tell:
             result = run(settings, tell)

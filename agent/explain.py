@@ -144,9 +144,8 @@ def _moved(causes: tuple[tuple[str, float, float], ...], slow: Report, fast: Rep
     out = [f"Less time on: {', '.join(less)}."] if less else []
     out += [f"More time on: {', '.join(more)}."] if more else []
     if fast.hidden_s - slow.hidden_s > WORTH * fast.latency_s:
-        out.append(
-            f"Prefetch hides {seconds(fast.hidden_s)} of weight streaming behind other work ({seconds(slow.hidden_s)} before)."
-        )
+        before = f" ({seconds(slow.hidden_s)} before)" if slow.hidden_s else ""
+        out.append(f"Prefetch hides {seconds(fast.hidden_s)} of weight streaming behind other work{before}.")
     return out
 
 

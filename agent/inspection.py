@@ -16,7 +16,7 @@ def inspection(settings: Settings) -> tuple[ModelSpec, dict[str, Any], dict[str,
     # The bound's times come from bytes that no schedule avoids; on any target they give the same bytes back.
     target = load_target(settings.target)
     bound, sockets = bound_of(graph, target), graph.workload.sockets
-    moved = sockets * (bound.hbm_s * target.hbm_bytes_per_s + bound.ddr_s * target.ddr_bytes_per_s)
+    moved = sockets * (bound.memory_s * (target.hbm_bytes_per_s + target.ddr_bytes_per_s))
     figures = {
         "weight_bytes": graph.weight_nbytes,
         "kv_bytes": graph.kv_nbytes,

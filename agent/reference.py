@@ -56,11 +56,8 @@ def show_targets(out: Console, found: list[Target]) -> None:
         kinds = [origin.kind for _, origin in t.provenance]
         line(out, t.name, t.description, "bold")
         line(out, "", f"{t.peak_flops / 1e12:.0f} BF16 TFLOPS, {t.pcus} PCUs, {nbytes(t.sram_bytes)} SRAM")
-        line(
-            out,
-            "",
-            f"HBM {nbytes(t.hbm_bytes)} at {decimal_bytes(t.hbm_bytes_per_s)}/s, DDR {nbytes(t.ddr_bytes)} at {decimal_bytes(t.ddr_bytes_per_s)}/s",
-        )
+        line(out, "", f"HBM {nbytes(t.hbm_bytes)} at {decimal_bytes(t.hbm_bytes_per_s)}/s")
+        line(out, "", f"DDR {nbytes(t.ddr_bytes)} at {decimal_bytes(t.ddr_bytes_per_s)}/s")
         line(out, "", f"sockets: {', '.join(map(str, t.socket_counts))} (figures are those of one)")
         line(out, "", ", ".join(f"{kinds.count(k)} numbers {words}" for k, words in KINDS))
         line(out, "", f"`rdutune targets {t.name}` shows where each comes from")

@@ -124,11 +124,13 @@ def memory_lines(graph: Graph, target: Target, report: Report) -> tuple[str, ...
         return ()
     sockets = graph.workload.sockets
     held = report.memory_hbm_bytes + report.memory_ddr_bytes
-    cost = f"DDR takes {seconds(report.spill_s)} of {seconds(report.latency_s)} a step ({percent(report.spill_s, report.latency_s)})."
+    share = percent(report.spill_s, report.latency_s)
+    cost = f"DDR takes {seconds(report.spill_s)} of {seconds(report.latency_s)} a step ({share})."
     if not report.memory_spilled_bytes:
         return (f"{nbytes(report.memory_ddr_bytes)} a socket are placed in DDR by the schedule. {cost}",)
+    weights, cache = decimal_bytes(graph.weight_nbytes), decimal_bytes(graph.kv_nbytes)
     return (
-        f"Does not fit HBM: {decimal_bytes(graph.weight_nbytes)} of weights and {decimal_bytes(graph.kv_nbytes)} of cache, "
+        f"Does not fit HBM: {weights} of weights and {cache} of cache, "
         f"{decimal_bytes(sockets * target.hbm_bytes)} of HBM on {sockets} {'socket' if sockets == 1 else 'sockets'}. "
         f"A socket needs {nbytes(held)} and its HBM holds {nbytes(target.hbm_bytes)}, so "
         f"{nbytes(report.memory_spilled_bytes)} of weights a socket are kept in DDR.",

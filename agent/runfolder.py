@@ -64,7 +64,7 @@ def write_run(folder: Path, onboarding: Onboarding, explanation: Explanation) ->
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` (UTF-8, line feeds) to `path` in one step: readers see the old file or the new one. OSError if not."""
+    """Write `text` (UTF-8, line feeds) to `path` in one step: readers see the old file or the new. OSError if not."""
     handle, name = tempfile.mkstemp(prefix=_PREFIX, dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n", errors="backslashreplace") as file:

@@ -85,8 +85,11 @@ def show_onboarding(out: Console, o: Onboarding, explanation: Explanation, folde
 def diff_lines(explanation: Explanation) -> list[tuple[str, str]]:
     """The changes as (- or +, action), each change's old actions before its new ones."""
     return [
-        (sign, print_action(a)) for c in explanation.changes for sign, side in (("-", c.gone), ("+", c.new)) for a in side
-    ]  # fmt: skip
+        (sign, print_action(action))
+        for change in explanation.changes
+        for sign, side in (("-", change.gone), ("+", change.new))
+        for action in side
+    ]
 
 
 def model_lines(out: Console, spec: ModelSpec) -> None:
@@ -178,12 +181,13 @@ def show_program(out: Console, program: Program, target: Target) -> None:
     out.print(grid)
     out.print()
     m = program.memory
+    ddr = f"weights {nbytes(m.ddr_weights)}, cache {nbytes(m.ddr_kv)}"
     hbm = f"weights {nbytes(m.hbm_weights)}, cache {nbytes(m.hbm_kv)}, activations {nbytes(m.hbm_activations)}"
     line(out, "HBM", f"{nbytes(m.hbm_bytes)} of {nbytes(target.hbm_bytes)} a socket: {hbm}")
     line(
         out,
         "DDR",
-        f"{nbytes(m.ddr_bytes)} of {nbytes(target.ddr_bytes)} a socket: weights {nbytes(m.ddr_weights)}, cache {nbytes(m.ddr_kv)}",
+        f"{nbytes(m.ddr_bytes)} of {nbytes(target.ddr_bytes)} a socket: {ddr}",
     )
     if m.spilled:
         line(out, "", f"{nbytes(m.spilled)} of weights a socket do not fit HBM and are kept in DDR", "bold yellow")
@@ -195,8 +199,8 @@ def show_report(out: Console, name: str, measured: Measured, w: Workload) -> Non
     show_evaluations(out, [(name, measured)], w, r.bound)
     out.print()
     line(out, "limits", limit_words(r))
-    bytes_words = f"HBM reads {nbytes(r.hbm_read_bytes)}, writes {nbytes(r.hbm_write_bytes)}; DDR reads {nbytes(r.ddr_read_bytes)}; "
-    line(out, "traffic", bytes_words + f"links carry {nbytes(r.link_bytes)} (a socket and step)")
+    hbm = f"HBM reads {nbytes(r.hbm_read_bytes)}, writes {nbytes(r.hbm_write_bytes)}"
+    line(out, "traffic", f"{hbm}; DDR reads {nbytes(r.ddr_read_bytes)}; links carry {nbytes(r.link_bytes)} (a socket and step)")
     line(out, "hidden", f"{seconds(r.hidden_s)} of weight streaming runs behind other work")
     line(out, "PCUs", f"{100 * r.pcu_utilisation:.2f}% of peak FLOPs; {r.pcus_peak} allocated at most")
     out.print()

@@ -41,7 +41,7 @@ def check_sockets(sockets: int, target: Target) -> None:
 def schedule_for(name: str, graph: Graph, target: Target) -> Schedule:
     """The schedule that `--schedule` names: a preset, or a file (JSON if it ends in .json, else text).
 
-    InputError with line, column and a caret for text that is no schedule. Holes are allowed here; the compiler refuses them.
+    InputError with line, column and a caret for text that is no schedule. Holes pass; the compiler refuses them.
     """
     if name in PRESETS:
         return preset(name, graph, target)

@@ -29,7 +29,7 @@ from compiler.ir.graph import Graph, Phase, Role
 from compiler.ir.schedule import Schedule
 from compiler.lower import Lowered, Refused, lower, unknown_blocks
 from compiler.passes.allocate import Demand, Layout, allocate, demands
-from compiler.passes.map import Knobs, map_section
+from compiler.passes.map import Knobs, crossing_bytes, map_section
 from compiler.passes.work import Tiling
 from compiler.program import Program, Run, Section
 from compiler.target import Target
@@ -57,7 +57,7 @@ def compile_schedule(graph: Graph, schedule: Schedule, target: Target) -> Progra
         return refused.all(len(lowered))
     for low in lowered.values():
         verify_sharded(low.source, low.block)
-    layout, over = allocate(_demands(graph, lowered), _activation_bytes(graph), target)
+    layout, over = allocate(_demands(graph, lowered), _activation_bytes(graph, lowered), target)
     refused.found.extend(over)
     runs = _runs(graph, schedule, lowered, layout, target, refused)
     diagnostics = refused.all(len(lowered))
@@ -90,11 +90,15 @@ def _demands(graph: Graph, lowered: dict[str, Lowered]) -> list[Demand]:
     return out
 
 
+def _activation_bytes(graph: Graph, lowered: dict[str, Lowered]) -> int:
+    """Activations in HBM: two generations of the largest boundary, and what one block's sections leave each other."""
+    return 2 * _boundary_bytes(graph) + max(crossing_bytes(low.block, low.spans) for low in lowered.values())
+
+
 @lru_cache(maxsize=256)
-def _activation_bytes(graph: Graph) -> int:
-    """Two generations of the largest boundary between blocks, whole on every socket."""
+def _boundary_bytes(graph: Graph) -> int:
     boundary = [b.tensor[n] for b in graph.blocks for n in (*b.inputs, *b.outputs)]
-    return 2 * max(t.nbytes for t in boundary if t.role is not Role.KV_CACHE)
+    return max(t.nbytes for t in boundary if t.role is not Role.KV_CACHE)
 
 
 def _tiling(graph: Graph, low: Lowered) -> tuple[Tiling, int]:

@@ -30,7 +30,7 @@ class Stage:
         loads_once: weights stay on chip for all tiles; otherwise every tile loads them again.
         prefetchable: the address of the weights is known before the stage's inputs are (false for routed experts).
         kv_bytes: cache rows read from HBM; kv_ports: streams they arrive on.
-        kv_ddr_bytes: cache rows read from DDR.
+        kv_ddr_bytes: cache rows read from DDR, and appended there.
         read_bytes, write_bytes: activations (and appended cache rows) to and from HBM, at section boundaries.
         carried_bytes: boundary bytes that a loop keeps on chip (not read or written inside a loop).
         link_bytes, link_steps: volume on the busiest link and number of dependent steps of a collective.

@@ -2,8 +2,8 @@
 
 Each part holds for every schedule of the language: SRAM does not keep weights or cache between steps, so every weight
 that is used and every cached row crosses HBM or DDR once a step at no more than peak bandwidth, shared by all
-sockets; every FLOP of a contraction runs on a PCU; and what does not fit HBM comes from DDR. The parts may overlap,
-so the bound is their maximum, plus one hardware launch. Expert traffic is the expectation of `compiler.routing`, the
+sockets, both tiers at once; every FLOP of a contraction runs on a PCU; and what does not fit HBM comes from DDR. The parts may
+overlap, so the bound is their maximum, plus one launch. Expert traffic is the expectation of `compiler.routing`, the
 same figure that the estimate uses.
 """
 
@@ -27,12 +27,13 @@ def bound_of(graph: Graph, target: Target) -> Bound:
     # What HBM cannot hold is read from DDR; the least-touched bytes stay there, so only what exceeds them must move.
     idle = stored - min(stored, nbytes)
     from_ddr = max(0, stored - room - idle)
-    hbm_s = (nbytes - from_ddr) / (sockets * target.hbm_bytes_per_s)
+    memory_s = nbytes / (sockets * (target.hbm_bytes_per_s + target.ddr_bytes_per_s))
     ddr_s = from_ddr / (sockets * target.ddr_bytes_per_s)
     compute_s = flops / (sockets * target.peak_flops)
-    parts = {"hbm": hbm_s, "compute": compute_s, "ddr": ddr_s}
+    parts = {"memory": memory_s, "compute": compute_s, "ddr": ddr_s}
     limiter = max(parts, key=lambda k: parts[k])
-    return Bound(parts[limiter] + target.launch_hardware_s, limiter, hbm_s, compute_s, ddr_s)
+    launch_s = min(target.launch_hardware_s, target.launch_software_s)
+    return Bound(parts[limiter] + launch_s, limiter, memory_s, compute_s, ddr_s)
 
 
 def _touched_bytes(block: Block) -> int:

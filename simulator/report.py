@@ -20,11 +20,14 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """Proven lower bound of a workload on a target: seconds, and which resource gives it."""
+    """Proven lower bound of a workload on a target: seconds, and which resource gives it.
+
+    memory_s: HBM and DDR together; ddr_s: what HBM cannot hold, through DDR alone.
+    """
 
     latency_s: float
     limiter: str
-    hbm_s: float
+    memory_s: float
     compute_s: float
     ddr_s: float
 

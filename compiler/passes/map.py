@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from compiler.diagnostic import Code, Diagnostic, quantity
 from compiler.ir.actions import Class
-from compiler.ir.graph import Block
+from compiler.ir.graph import Block, Role
 from compiler.passes.partition import Span
 from compiler.passes.work import Edge, Tiling, Work, block_work
 from compiler.program import Section, Stage
@@ -57,15 +57,26 @@ def dataflow(block: Block) -> Flow:
     return Flow({o: i for i, op in enumerate(block.ops) for o in op.outputs}, readers)
 
 
+@lru_cache(maxsize=4096)
+def crossing_bytes(block: Block, spans: tuple[Span, ...]) -> int:
+    """Bytes of activations that go through HBM from one section of a block to another, all tokens, none reused."""
+    flow, total = dataflow(block), 0
+    for first, end in spans:
+        for op in block.ops[first:end]:
+            for name in op.outputs:
+                tensor = block.tensor[name]
+                outside = any(not first <= r < end for r in flow.readers.get(name, ()))
+                total += tensor.nbytes if outside and tensor.role is not Role.KV_CACHE else 0
+    return total
+
+
 @lru_cache(maxsize=16384)
 def map_section(block: Block, span: Span, knobs: Knobs, target: Target) -> tuple[Section, tuple[Diagnostic, ...]]:
     """The section of ops `span`, and what keeps it from fitting the chip."""
     works = block_work(block, knobs.tiling, target)[span[0] : span[1]]
     units = _units(works, dict(knobs.units), target, knobs.residents)
-    first, last = works[0].op, works[-1].op
-    name = f"{block.kind}[{first}]" if first == last else f"{block.kind}[{first}..{last}]"
     for hold in _holds(knobs):
-        section, stored = _build(block, span, works, units, hold, knobs, target, name)
+        section, stored = _build(works, units, hold, knobs, (block, span, target))
         if section.sram_bytes * knobs.residents <= target.sram_bytes:
             break
     return section, tuple(_refusals(section, stored, target))
@@ -98,66 +109,69 @@ def _holds(knobs: Knobs) -> list[tuple[bool, bool]]:
     return list(dict.fromkeys(placed))
 
 
-def _build(  # noqa: PLR0913  the pieces of one section, passed once
-    block: Block,
-    span: Span,
-    works: tuple[Work, ...],
-    units: list[int],
-    hold: tuple[bool, bool],
-    knobs: Knobs,
-    target: Target,
-    name: str,
-) -> tuple[Section, list[tuple[str, int]]]:
-    flow, depths, ddr = dataflow(block), dict(knobs.depths), dict(knobs.in_ddr)
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """How the stages of a section hang together.
+
+    preds: producers of each stage. lag: how many pipeline levels each stage's output waits for its last reader.
+    entry: the same for each tensor that comes from outside. A tensor is on chip for that many tiles at once.
+    """
+
+    preds: tuple[tuple[int, ...], ...]
+    lag: tuple[int, ...]
+    entry: dict[str, int]
+
+
+@lru_cache(maxsize=4096)
+def wiring(block: Block, span: Span) -> Wiring:
+    flow, ops = dataflow(block), block.ops[span[0] : span[1]]
+    preds: list[tuple[int, ...]] = []
     level: list[int] = []
+    lag = [1] * len(ops)
+    seen: dict[str, list[int]] = {}
+    for i, op in enumerate(ops):
+        made = {name: flow.producer.get(name, -1) - span[0] for name in op.inputs}
+        mine = tuple(sorted({p for p in made.values() if p >= 0}))
+        preds.append(mine)
+        level.append(1 + max((level[p] for p in mine), default=0))
+        for p in mine:
+            lag[p] = max(lag[p], level[i] - level[p])
+        for name in (n for n, p in made.items() if p < 0):
+            seen.setdefault(name, []).append(level[i])
+    return Wiring(tuple(preds), tuple(lag), {n: 1 + max(at) - min(at) for n, at in seen.items()})
+
+
+def _build(
+    works: tuple[Work, ...], units: list[int], hold: tuple[bool, bool], knobs: Knobs, place: tuple[Block, Span, Target]
+) -> tuple[Section, list[tuple[str, int]]]:
+    """The section, and its buffers by name and bytes."""
+    block, span, target = place
+    wires, flow, depths = wiring(block, span), dataflow(block), dict(knobs.depths)
     stages: list[Stage] = []
     stored: list[tuple[str, int]] = []
     read: set[str] = set()
-    extra = [1] * len(works)
-    all_preds: list[tuple[int, ...]] = []
+    several = knobs.tiles > 1
     for i, w in enumerate(works):
-        preds = tuple(
-            sorted(
-                {
-                    flow.producer[e.name] - span[0]
-                    for e in w.inputs
-                    if span[0] <= flow.producer.get(e.name, -1) < span[1]
-                }
-            )
-        )
-        all_preds.append(preds)
-        level.append(1 + max((level[p] for p in preds), default=0))
-        for p in preds:
-            extra[p] = max(extra[p], level[i] - level[p])
-    for i, w in enumerate(works):
-        off_chip = [
-            e for e in w.inputs if not span[0] <= flow.producer.get(e.name, -1) < span[1] and e.name not in read
-        ]
+        off_chip = [e for e in w.inputs if e.name in wires.entry and e.name not in read]
         read.update(e.name for e in off_chip)
         depth = depths.get(w.op, depths.get("*", 2))
         out = [e for e in w.outputs if _leaves(e, block, flow, span)]
         held = hold[1] if w.expert_bytes else hold[0]
-        stage = _stage(w, units[i], depth, all_preds[i])
-        _streams(stage, w, off_chip, out, block, knobs, ddr, held)
-        buffers = _buffers(w, stage, off_chip, depth + (extra[i] - 1 if knobs.tiles > 1 else 0), knobs, held)
+        stage = _stage(w, units[i], depth, wires.preds[i])
+        _streams(stage, w, (off_chip, out), block, knobs, held)
+        entry = {e.name: 1 + (wires.entry[e.name] if several else 1) for e in off_chip}
+        buffers = _buffers(w, stage, off_chip, (depth + wires.lag[i] - 1 if several else depth, entry), knobs, held)
         stage.pmus = sum(-(-n // target.pmu_bytes) for _, n in buffers)
         stored.extend(buffers)
         stages.append(stage)
-    prefetch = knobs.prefetch if any(s.prefetchable and s.weight_bytes + s.ddr_bytes for s in stages) else 0
+    prefetch = knobs.prefetch if any(s.prefetchable and s.weight_bytes for s in stages) else 0
     pmus = sum(s.pmus for s in stages) + -(-prefetch // target.pmu_bytes)
     if prefetch:
         stored.append(("prefetch", prefetch))
-    section = Section(
-        name,
-        block.kind,
-        tuple(stages),
-        knobs.tiles,
-        prefetch,
-        pmus * target.pmu_bytes,
-        sum(units),
-        pmus,
-    )
-    return section, stored
+    first, last = works[0].op, works[-1].op
+    name = f"{block.kind}[{first}]" if first == last else f"{block.kind}[{first}..{last}]"
+    sram = pmus * target.pmu_bytes
+    return Section(name, block.kind, tuple(stages), knobs.tiles, prefetch, sram, sum(units), pmus), stored
 
 
 def _leaves(edge: Edge, block: Block, flow: Flow, span: Span) -> bool:
@@ -196,52 +210,52 @@ def _stage(w: Work, units: int, depth: int, preds: tuple[int, ...]) -> Stage:
     )
 
 
-def _streams(  # noqa: PLR0913  one stage's off-chip traffic
-    stage: Stage,
-    w: Work,
-    off_chip: list[Edge],
-    out: list[Edge],
-    block: Block,
-    knobs: Knobs,
-    ddr: dict[Class, tuple[int, int]],
-    held: bool,
+def _streams(
+    stage: Stage, w: Work, edges: tuple[list[Edge], list[Edge]], block: Block, knobs: Knobs, held: bool
 ) -> None:
-    """Fill in what the stage moves to and from HBM and DDR."""
+    """Fill in what the stage moves to and from HBM and DDR: its weights, and the edges that come in and go out."""
+    ddr = dict(knobs.in_ddr)
     stage.loads_once = held
     if held and w.expert_bytes and knobs.tiles > 1:  # over all tiles any expert may be called: all are loaded
         stage.weight_bytes = w.resident_bytes
     part, whole = ddr.get(Class.EXPERTS if w.expert_bytes else Class.WEIGHTS, (0, 1))
     stage.ddr_bytes = -(-stage.weight_bytes * part // whole)
     stage.weight_bytes -= stage.ddr_bytes
-    caches = [e for e in off_chip if e.cache]
+    caches = [e for e in edges[0] if e.cache]
     kv = sum(e.nbytes for e in caches)
     part, whole = ddr.get(Class.KV, (0, 1))
     stage.kv_ddr_bytes = -(-kv * part // whole)
     stage.kv_bytes = kv - stage.kv_ddr_bytes
     stage.kv_ports = max(1, sum(min(e.ports, stage.pcus_used) for e in caches))
-    for edges, reads in (([e for e in off_chip if not e.cache], True), (out, False)):
-        for e in edges:
-            boundary = e.name in (block.inputs if reads else block.outputs)
-            if boundary and knobs.looped and not e.cache and "kv" not in e.role:
-                stage.carried_bytes += e.nbytes
-            elif reads:
-                stage.read_bytes += e.nbytes
-            else:
-                stage.write_bytes += e.nbytes
+    for e in edges[0]:
+        if not e.cache and knobs.looped and e.name in block.inputs:
+            stage.carried_bytes += e.nbytes
+        elif not e.cache:
+            stage.read_bytes += e.nbytes
+    for e in edges[1]:
+        if knobs.looped and e.role is not Role.KV_CACHE and e.name in block.outputs:
+            stage.carried_bytes += e.nbytes
+            continue
+        # A tensor without tokens is written bit by bit, a share with every tile; cache rows go where the cache is.
+        nbytes = -(-e.nbytes // knobs.tiles) if e.whole else e.nbytes
+        to_ddr = -(-nbytes * part // whole) if e.role is Role.KV_CACHE else 0
+        stage.kv_ddr_bytes += to_ddr
+        stage.write_bytes += nbytes - to_ddr
 
 
 def _buffers(
-    w: Work, stage: Stage, off_chip: list[Edge], depth: int, knobs: Knobs, held: bool
+    w: Work, stage: Stage, off_chip: list[Edge], tiles: tuple[int, dict[str, int]], knobs: Knobs, held: bool
 ) -> list[tuple[str, int]]:
-    """SRAM a stage takes: output tiles, staging of what comes from outside, weights held or in flight."""
-    out = [(f"{w.op} output", e.nbytes * (1 if e.whole else depth)) for e in w.outputs]
+    """SRAM a stage takes: output tiles, staging of what comes from outside, weights held or in flight.
+
+    tiles: how many tiles of its output, and of each tensor from outside, are on chip at once.
+    """
+    out = [(f"{w.op} output", e.nbytes * (1 if e.whole else tiles[0])) for e in w.outputs]
     for e in off_chip:
-        nbytes = (
-            min(e.nbytes, 2 * e.nbytes * knobs.tiling.context // e.rows)
-            if e.rows > 1
-            else e.nbytes * (1 if e.whole else 2)
-        )
-        out.append((f"{e.name} stream", nbytes))
+        if e.rows > 1:  # rows of a cache, or what was expanded from one: two context tiles
+            out.append((f"{e.name} stream", min(e.nbytes, 2 * e.nbytes * knobs.tiling.context // e.rows)))
+        else:
+            out.append((f"{e.name} stream", e.nbytes * (1 if e.whole else tiles[1][e.name])))
     if w.resident_bytes:
         flight = min(stage.weight_bytes + stage.ddr_bytes, 2 * STREAM_CHUNK * stage.pcus_used)
         out.append((f"{w.op} weights", w.resident_bytes if held else flight))
