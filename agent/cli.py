@@ -284,6 +284,8 @@ def _print(text: str) -> None:
 
 def main() -> None:
     """Entry point: every way a command ends becomes an exit code and at most one screen."""
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  closed by whoever called: nobody reads it
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
@@ -304,6 +306,8 @@ def run(arguments: "Sequence[str]") -> int:
         if isinstance(end.__context__, BrokenPipeError):
             return _unread()
         return _flushed(int(end.code or 0))
+    except OSError as error:  # a disk that is full, a file that may not be read: neither ours nor a bad argument
+        return _complain(str(error), "", 1)
     except Exception as error:  # noqa: BLE001  the job boundary: whatever else arrives here is a fault of ours
         return _fault(error)
     return 0
@@ -314,6 +318,9 @@ def _flushed(code: int) -> int:
         sys.stdout.flush()
     except BrokenPipeError:
         return _unread()
+    except OSError as error:
+        _unread()
+        return _complain(f"the output cannot be written ({error.strerror})", "", 1)
     return code
 
 

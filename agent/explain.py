@@ -236,6 +236,8 @@ def _tile(new: Action, old: Action | None) -> str:
 def _shard(new: Action, old: Action | None) -> str:
     assert isinstance(new, Shard)
     before = f" instead of {old.ways}" if isinstance(old, Shard) else ""
+    if new.ways == 1:
+        return f"{new.dim} of {new.part} stays whole on every socket"
     return f"{new.dim} of {new.part} is spread over {new.ways} sockets{before}"
 
 

@@ -135,20 +135,24 @@ def memory_lines(graph: Graph, target: Target, report: Report) -> tuple[str, ...
         f"A socket needs {nbytes(held)} and its HBM holds {nbytes(target.hbm_bytes)}, so "
         f"{nbytes(report.memory_spilled_bytes)} of weights a socket are kept in DDR.",
         cost,
-        f"Levers: {' | '.join(memory_levers(graph, target))}",
+        *(f"Levers: {' | '.join(levers)}" for levers in [memory_levers(graph, target, held)] if levers),
     )
 
 
-def memory_levers(graph: Graph, target: Target) -> tuple[str, ...]:
-    """What makes a model smaller or the machine larger, where that is still possible."""
+def memory_levers(graph: Graph, target: Target, held: int) -> tuple[str, ...]:
+    """What makes a model smaller or the machine larger, where that is still possible. held: bytes a socket keeps."""
     w, out = graph.workload, []
+    stored = graph.weight_nbytes + graph.kv_nbytes
     more = [c for c in target.socket_counts if c > w.sockets]
-    fits = [c for c in more if c * target.hbm_bytes >= graph.weight_nbytes + graph.kv_nbytes]
-    if more:
-        out.append(f"--sockets {(fits or more[-1:])[0]}")
+    fits = [c for c in more if c * target.hbm_bytes >= stored]
+    if fits:
+        out.append(f"--sockets {fits[0]}")
+    elif more:
+        out.append(f"--sockets {more[-1]} (more of it fits, not all)")
     if w.weights != "fp8" and graph.weight_nbytes > 1.1 * graph.weight_elements:
-        out.append("--weights fp8 (weights take half)")
-    if graph.kv_nbytes > graph.weight_nbytes // 10:
+        out.append("--weights fp8 (weights take about half)")
+    if graph.kv_nbytes > stored // 10:
         out.append("a smaller --context or --batch")
-    out.append("shard what every socket now holds whole")
+    if w.sockets * held > 1.02 * stored:
+        out.append("shard what every socket now holds whole")
     return tuple(out)

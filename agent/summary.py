@@ -164,6 +164,8 @@ def show_diagnostics(out: Console, diagnostics: Sequence[object], what: str) -> 
     )
     for d in shown:
         out.print(Text(f"  {clean(d, 900)}"), overflow="fold")
+    if any(getattr(d, "code", "") == "HOLE" for d in diagnostics):
+        out.print("  Holes are filled only in onboard; here every number is needed.")
     if len(diagnostics) > len(shown):
         out.print(f"  and {len(diagnostics) - len(shown)} more: --json lists all")
 

@@ -1,8 +1,8 @@
 """bound: a closed-form lower bound on the time of a workload on a target, whatever the schedule.
 
 Each part holds for every schedule of the language: SRAM does not keep weights or cache between steps, so every weight
-that is used and every cached row crosses HBM or DDR once a step at no more than peak bandwidth, shared by all
-sockets, both tiers at once; every FLOP of a contraction runs on a PCU; and what does not fit HBM comes from DDR. The parts may
+that is used and every cached row crosses HBM or DDR once a step at no more than peak bandwidth, shared by all sockets,
+both tiers at once; every FLOP of a contraction runs on a PCU; and what does not fit HBM comes from DDR. The parts may
 overlap, so the bound is their maximum, plus one launch. Expert traffic is the expectation of `compiler.routing`, the
 same figure that the estimate uses.
 """
