@@ -174,7 +174,9 @@ def _places(view: View) -> Iterator[Action]:
         now = {a.tensors: a.tier for a in view.of(Place, kind) if isinstance(a, Place)}
         for cls, present in has.items():
             for tier in Tier:
-                if present and tier is not now.get(cls) and not (cls is Class.KV and tier is Tier.SRAM):
+                if cls is Class.KV and (tier is Tier.SRAM or (tier is Tier.HBM and cls not in now)):
+                    continue  # a cache outlives its section; and HBM is where it is
+                if present and tier is not now.get(cls):
                     yield Place(kind, cls, tier)
 
 

@@ -94,7 +94,7 @@ class Run:
 class MemoryMap:
     """Bytes a socket holds between executions, by class and tier, and what did not fit HBM.
 
-    spilled: bytes of weights a socket keeps in DDR because HBM is full (0 where everything fits or was placed).
+    spilled: bytes of weights and cache that a socket keeps in DDR because HBM is full.
     """
 
     hbm_weights: int

@@ -28,7 +28,6 @@ class Target:
     description: str
     pcus: int
     pmus: int
-    chip_tiles: int
     pmu_bytes: int
     hbm_bytes: int
     hbm_bytes_per_s: float

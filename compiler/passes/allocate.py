@@ -1,7 +1,8 @@
 """Pass 5, allocate: where weights and caches live between executions, and whether a socket can hold them.
 
-Contract: what the schedule does not place goes to HBM; if HBM is full, weights spill to DDR, experts first (they are
-read least a stored byte), and the memory map says how many bytes. What was placed explicitly never moves.
+Contract: what the schedule does not place goes to HBM; if HBM is full, experts spill to DDR first (they are read
+least a stored byte), then other weights, then cache, and the memory map says how many bytes. What was placed
+explicitly never moves.
 """
 
 from collections.abc import Iterable
@@ -12,6 +13,9 @@ from compiler.ir.actions import Class, Tier
 from compiler.ir.graph import Block, Role, is_cache
 from compiler.program import MemoryMap
 from compiler.target import Target
+
+#: What leaves a full HBM first.
+SPILL_ORDER = (Class.EXPERTS, Class.WEIGHTS, Class.KV)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +53,15 @@ def allocate(wanted: list[Demand], activation_bytes: int, target: Target) -> tup
     ddr = {(d.block, d.tensors): d.nbytes for d in wanted if d.tier is Tier.DDR}
     hbm_bytes = activation_bytes + sum(d.nbytes for d in wanted if d.tier is not Tier.DDR)
     spilled, over = 0, hbm_bytes - target.hbm_bytes
-    movable = [d for d in wanted if d.tier is None and d.tensors is not Class.KV]
-    for d in sorted(movable, key=lambda d: (d.tensors is not Class.EXPERTS, -d.nbytes, d.block)):
+    movable = [d for d in wanted if d.tier is None]
+    for d in sorted(movable, key=lambda d: (SPILL_ORDER.index(d.tensors), -d.nbytes, d.block)):
         move = min(d.nbytes, max(0, over - spilled))
         if move:
             ddr[d.block, d.tensors] = move
             spilled += move
     diagnostics = []
     if over > spilled:
-        levers = ("more sockets", "place * weights ddr", "place * kv ddr", "a shorter context", "--weights fp8")
+        levers = ("more sockets", "no place ... hbm, so that it may spill", "a shorter context", "--weights fp8")
         diagnostics.append(
             Diagnostic(
                 Code.HBM_OVER,
