@@ -33,7 +33,7 @@ from compiler.passes.map import Knobs, crossing_bytes, map_section
 from compiler.passes.work import Tiling
 from compiler.program import Program, Run, Section
 from compiler.target import Target
-from compiler.verify import verify_sharded
+from compiler.verify import verify_sections, verify_sharded
 
 COMPILER_VERSION = 1
 #: Loop tiles where the schedule says nothing: decode takes all tokens in one pass.
@@ -147,10 +147,10 @@ def _runs(
         for kind in body:
             low = lowered[kind]
             knobs = _knobs(graph, low, layout, len(body) if loop else 0)
-            for span in low.spans:
-                section, diagnostics = map_section(low.block, span, knobs, target)
-                refused.found.extend(diagnostics)
-                sections.append(section)
+            mapped = [map_section(low.block, span, knobs, target) for span in low.spans]
+            verify_sections(low.block, tuple(section for section, _ in mapped))
+            sections.extend(section for section, _ in mapped)
+            refused.found.extend(d for _, diagnostics in mapped for d in diagnostics)
         if loop is not None:
             used.add(loop)
             refused.found.extend(_loop_refusals(loop, body, sections, lowered, target))

@@ -3,6 +3,7 @@
 from functools import lru_cache
 
 from compiler.ir.graph import Block, Pattern, Role, is_cache
+from compiler.program import Section
 
 
 class CompilerFault(AssertionError):
@@ -31,3 +32,16 @@ def verify_sharded(source: Block, block: Block) -> None:
             raise CompilerFault(f"{block.kind} {op.name}: a collective between no sockets")
     if not written.issuperset(n for n in block.outputs if n not in block.inputs):
         raise CompilerFault(f"{block.kind}: an output nobody writes")
+
+
+def verify_sections(block: Block, sections: tuple[Section, ...]) -> None:
+    """The sections of one block run each of its ops once, in order; stages wait for earlier stages only."""
+    ran = [stage.op for section in sections for stage in section.stages]
+    if ran != [op.name for op in block.ops]:
+        raise CompilerFault(f"{block.kind}: the sections run {ran}")
+    for section in sections:
+        for i, stage in enumerate(section.stages):
+            if any(not 0 <= p < i for p in stage.preds):
+                raise CompilerFault(f"{section.name} {stage.op}: waits for stages {stage.preds}")
+            if stage.pcus_used > max(1, stage.pcus):
+                raise CompilerFault(f"{section.name} {stage.op}: uses {stage.pcus_used} of {stage.pcus} PCUs")
