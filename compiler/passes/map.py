@@ -226,7 +226,7 @@ def _streams(
     part, whole = ddr.get(Class.KV, (0, 1))
     stage.kv_ddr_bytes = -(-kv * part // whole)
     stage.kv_bytes = kv - stage.kv_ddr_bytes
-    stage.kv_ports = max(1, sum(min(e.ports, stage.pcus_used) for e in caches))
+    stage.kv_ports = max(1, min(sum(e.ports for e in caches), stage.pcus_used))
     for e in edges[0]:
         if not e.cache and knobs.looped and e.name in block.inputs:
             stage.carried_bytes += e.nbytes

@@ -11,6 +11,7 @@ from math import ceil, prod
 from compiler.ir.actions import Experts, known
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, CollectiveKind, Op, Pattern, Role, Routing, Tensor, is_cache
+from compiler.passes.rewrite import CORE
 from compiler.routing import expected_active, expected_busiest, expected_loads
 from compiler.target import Target
 
@@ -207,7 +208,14 @@ def _cap(op: Op, sizes: dict[str, int], routed: _Routed | None, target: Target) 
         rows = max(1, routed.padded_rows // max(1, routed.loads))
         free = free // (sizes["tokens"] * sizes["slots"]) * rows
     units = free if op.sequential else -(-free // target.lanes)
+    if _streaming(op):  # scores and values are two contractions, each on PCUs of its own
+        units *= 2
     return max(1, units * max(1, summed // target.min_reduction)) * (routed.regions if routed else 1)
+
+
+def _streaming(op: Op) -> bool:
+    """Whether this is streaming attention: one pass along the context, carrying a running maximum and sum."""
+    return op.name == CORE
 
 
 def _passes(block: Block, op: Op, target: Target) -> int:
@@ -221,7 +229,7 @@ def _restarts(op: Op, routed: _Routed | None, tiling: Tiling) -> int:
     """Pipeline refills inside a tile: an expert switch each; each context step but the first of streaming softmax."""
     if routed is not None:
         return routed.waves - 1
-    if op.reduced == op.sequential == ("context",) and op.pattern is Pattern.CONTRACT:
+    if _streaming(op):
         return -(-op.size("context") // tiling.context) - 1
     return 0
 
