@@ -96,10 +96,10 @@ def outside_scale(latencies: Sequence[float | None], levels: Sequence[Level]) ->
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round numbers (1, 2 or 5 times a power of ten) within [low, high], about `wanted` of them."""
+    """Round numbers (1, 2, 2.5 or 5 times a power of ten) within [low, high], about `wanted` of them."""
     rough = (high - low) / wanted
     power = 10.0 ** floor(log10(rough))
-    step = next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough)
     return [i * step for i in range(ceil(low / step), floor(high / step) + 1)]
 
 

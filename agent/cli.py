@@ -80,7 +80,7 @@ def onboard(
     target: TargetName = "sn40l", weights: Weights = "auto", evals: Evals = 300, seed: Seed = 0, store: Store = STORE,
     out: Out = "", as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Search a fast schedule for MODEL, explain it, and write a run folder."""
+    """Find a fast schedule for MODEL, say why, write a run folder."""
     from pathlib import Path
 
     from agent.onboard import OnboardFailed
@@ -122,7 +122,7 @@ def inspect(
     model: Model, phase: PhaseName = "decode", batch: Batch = 1, context: Context = 4096, weights: Weights = "auto",
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Show what rdutune reads in MODEL: layers, sizes, work a token, and where each fact came from."""
+    """Show layers, sizes and work of MODEL, and where facts come from."""
     from agent.inspection import inspection
     from agent.report import dumps
     from compiler.frontend import inspect_facts
@@ -143,7 +143,7 @@ def compile_command(
     batch: Batch = 1, context: Context = 4096, target: TargetName = "sn40l", weights: Weights = "auto",
     as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Compile MODEL under a schedule: the program, or every reason why not."""
+    """Compile MODEL: the program, or every reason why not."""
     from agent.report import dumps, workload_json
     from agent.runfolder import write_file
     from compiler.frontend import model_summary
@@ -167,7 +167,7 @@ def compile_command(
 
     screen = console()
     model_lines(screen, spec)
-    line(screen, "workload", workload_words(graph.workload, machine))
+    line(screen, "workload", workload_words(graph, machine))
     line(screen, "schedule", f"{schedule}, {len(steps.actions)} actions, {steps.id}")
     show_program(screen, program, machine)
     if emit:
@@ -200,7 +200,7 @@ def simulate(
 
     screen = console()
     model_lines(screen, spec)
-    line(screen, "workload", workload_words(graph.workload, machine))
+    line(screen, "workload", workload_words(graph, machine))
     for text in warnings:
         line(screen, "memory", text, "bold yellow")
     screen.print()
@@ -223,11 +223,11 @@ def actions(as_json: AsJson = False) -> None:
 @app.command()
 def targets(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="Show every number of this target, with its source.")
+        str, typer.Argument(metavar="NAME", help="Show every number of this target, with its source.")
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List the targets, or show where every number of one comes from."""
+    """List the targets, or the numbers of one with their sources."""
     from agent.reference import show_target, show_targets, target_json
     from agent.report import dumps
     from agent.summary import console
@@ -297,7 +297,7 @@ def run(arguments: "Sequence[str]") -> int:
     from compiler.errors import InputError
 
     try:
-        app(args=list(arguments))
+        app(args=list(arguments), prog_name="rdutune")
     except InputError as error:
         return _complain(f"{error.where}: {error.what}", error.right, 2)
     except KeyboardInterrupt:

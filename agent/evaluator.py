@@ -16,8 +16,8 @@ class BudgetSpent(Exception):
 class Evaluator:
     """Evaluates schedules of one graph on one target, at most `budget` of them.
 
-    stored: looks up evaluations of earlier runs by key. A stored evaluation is not computed again but counts like any other, so
-    that a run gives the same result whether or not it was made before.
+    stored: looks up evaluations of earlier runs by key. A stored evaluation is not computed again
+    but counts like any other, so that a run gives the same result whether or not it was made before.
     """
 
     def __init__(

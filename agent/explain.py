@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from agent.evaluate import Evaluation, Measured, Rejected
 from agent.words import nbytes, percent, seconds
-from compiler.diagnostic import Diagnostic
+from compiler.diagnostic import Code, Diagnostic
 from compiler.ir.actions import (
     Action,
     Buffer,
@@ -106,8 +106,7 @@ def explain(base: tuple[str, Schedule, Report], best: tuple[Schedule, Report], e
         return Explanation(name, (), causes, (), (f"No schedule was found that is faster than the {name} preset.",))
     effects = []
     for change in changes[:MOST_CHANGES]:
-        result = evaluate(change.undone(schedule, base_schedule))
-        without = result.report if isinstance(result, Measured) else _first(result)
+        without = _without(change.undone(schedule, base_schedule), evaluate)
         effects.append(Effect(change, without, _words(change, without, fast)))
     effects.sort(key=lambda e: -(e.cost_s(fast) if isinstance(e.without, Report) else float("inf")))  # type: ignore[operator]
     lines = [_headline(name, slow, fast), *_moved(causes, slow, fast), *_sentences(effects, fast)]
@@ -119,8 +118,16 @@ def limits(report: Report) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(((c, s) for c, s in report.breakdown_s if s > WORTH * report.latency_s), key=lambda x: -x[1]))
 
 
-def _first(rejected: Rejected) -> Diagnostic:
-    return rejected.diagnostics[0]
+def _without(undone: Schedule, evaluate: Evaluate) -> Report | Diagnostic:
+    """The undone schedule's report, or why it does not compile. Numbers of ops that the change had made go with it."""
+    result = evaluate(undone)
+    if isinstance(result, Rejected):
+        rules = [d.rule for d in result.diagnostics if d.code is Code.UNKNOWN_OP]
+        named = [
+            a for a in undone.actions if isinstance(a, Units | Buffer) and any(repr(a.op) in rule for rule in rules)
+        ]
+        result = evaluate(undone.without(*named)) if named else result
+    return result.report if isinstance(result, Measured) else result.diagnostics[0]
 
 
 def _causes(slow: Report, fast: Report) -> tuple[tuple[str, float, float], ...]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from time import perf_counter
 
 from agent.evaluate import VERSION, Evaluation, Fidelity, Measured, Rejected, evaluate
-from agent.evaluator import Evaluator
+from agent.evaluator import Evaluator, rank
 from agent.experience import records
 from agent.experience.store import Store
 from agent.experience.transfer import transfer
@@ -97,7 +97,7 @@ def _recorded(task: _Task, store: Store) -> tuple[str, tuple[Trial, ...], str] |
     for s in steps:
         stored = kept[s.evaluation_key]
         trials.append(Trial(s.index, stored.schedule, _evaluation(stored), s.parent_index, s.origin, True))
-    best = min((t for t in trials if t.latency_s is not None), key=_rank)
+    best = min((t for t in trials if t.latency_s is not None), key=rank)
     fresh = evaluate(task.graph, best.schedule, task.target)
     if not isinstance(fresh, Measured) or fresh.report.latency_s != best.latency_s:
         return None
@@ -106,12 +106,6 @@ def _recorded(task: _Task, store: Store) -> tuple[str, tuple[Trial, ...], str] |
         f"back and its best is measured again; more --evals or another --seed search further"
     )
     return run.id, tuple(trials), note
-
-
-def _rank(trial: Trial) -> tuple[float, int, int]:
-    from agent.evaluator import rank
-
-    return rank(trial)
 
 
 def _evaluation(stored: records.Evaluation) -> Evaluation:
@@ -208,10 +202,11 @@ def _record(task: _Task, store: Store, run: records.Run, evaluator: Evaluator) -
 def _result(
     task: _Task, run_id: str, trials: tuple[Trial, ...], start: Start, counts: Counts, wall_s: float
 ) -> Onboarding:
-    named = {t.origin: t for t in trials if t.origin in PRESETS}
-    best = min((t for t in trials if t.latency_s is not None), key=_rank)
+    by_schedule = {t.schedule.id: t for t in trials}
+    known = [(name, by_schedule.get(preset(name, task.graph, task.target).id)) for name in PRESETS]
+    presets = tuple((name, trial) for name, trial in known if trial is not None)
+    best = min((t for t in trials if t.latency_s is not None), key=rank)
     bound = bound_of(task.graph, task.target)
-    presets = tuple((name, named[name]) for name in PRESETS if name in named)
     return Onboarding(
         task.settings, run_id, task.spec, task.graph, task.target, bound, presets, best, trials, start, counts, wall_s
     )

@@ -11,7 +11,7 @@ from agent.reference import number
 from agent.report import memory_lines
 from agent.summary import diff_lines, workload_words
 from agent.trial import Onboarding
-from agent.words import clean, count, nbytes, percent, rate, seconds
+from agent.words import bound_words, clean, count, nbytes, percent, rate, seconds
 from compiler.diagnostic import Diagnostic
 from compiler.frontend import model_summary
 from simulator.report import Cause, Report
@@ -56,7 +56,7 @@ def report_html(onboarding: Onboarding, explanation: Explanation) -> str:
     return _template().render(
         o=o,
         model=model_summary(o.spec),
-        workload=workload_words(o.graph.workload, o.target),
+        workload=workload_words(o.graph, o.target),
         best=o.report,
         base=next((r for name, r in measured if name == explanation.base), o.report),
         explanation=explanation,
@@ -119,7 +119,9 @@ def _tiers(o: Onboarding) -> list[Tier]:
 
 
 def _provenance(o: Onboarding, kinds: tuple[str, ...]) -> list[tuple[str, str, str, str]]:
-    rows = [(key, number(getattr(o.target, key)), p.kind, p.text) for key, p in o.target.provenance if p.kind in kinds]
+    rows = [
+        (key, number(key, getattr(o.target, key)), p.kind, p.text) for key, p in o.target.provenance if p.kind in kinds
+    ]
     return sorted(rows, key=lambda row: -kinds.index(row[2]))
 
 
@@ -137,7 +139,8 @@ def _template() -> "Template":
         finalize=_finalize,
     )  # fmt: skip
     words: dict[str, Any] = {
-        "seconds": seconds, "nbytes": nbytes, "count": count, "rate": rate, "share": percent, "clean": clean,
+        "seconds": seconds, "nbytes": nbytes, "count": count, "rate": rate, "share": percent,
+        "bound_words": bound_words,
     }  # fmt: skip
     environment.filters.update(words)
     return environment.get_template("report.html.j2")

@@ -1,13 +1,14 @@
 """Reference listings: the action families and the targets."""
 
+from collections.abc import Callable
 from inspect import getdoc
 from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
-from agent.summary import line, table
-from agent.words import clean, decimal_bytes, nbytes
+from agent.summary import hanging, line, table
+from agent.words import clean, decimal_bytes, nbytes, seconds
 from compiler.ir.actions import FAMILIES
 from compiler.ir.text import usage
 from compiler.target import Target
@@ -28,14 +29,14 @@ def action_rows() -> list[dict[str, str]]:
 
 def show_actions(out: Console) -> None:
     """Families in order; a number N may be a hole `?` or a range LOW..HIGH."""
-    out.print("A schedule is one action a line. BLOCK is a block kind (see `rdutune inspect`) or *.")
+    out.print("A schedule is one action a line. BLOCK is a block kind (`rdutune inspect`) or *.")
     out.print("N and BYTES may be holes, ? or LOW..HIGH, where a tuner fills them.")
     for row in action_rows():
         out.print()
-        out.print(Text(row["usage"], style="bold"))
-        out.print(Text(row["what"]))
+        hanging(out, row["usage"], 0, "bold")
+        hanging(out, row["what"], 2)
         for part in row["rewrite"].split(" | ") if row["family"] == "rewrite" else [row["rewrite"]]:
-            out.print(Text(f"  {part}", style="dim"))
+            hanging(out, part, 4, "dim")
 
 
 def target_json(target: Target) -> dict[str, Any]:
@@ -74,12 +75,24 @@ def show_target(out: Console, target: Target) -> None:
     grid = table("number", "value", "", "from", left=("number", "", "from"))
     for key, origin in target.provenance:
         style = {"assumed": "cyan", "fitted": "yellow"}.get(origin.kind, "")
-        grid.add_row(key, number(getattr(target, key)), origin.kind, Text(clean(origin.text)), style=style)
+        grid.add_row(key, number(key, getattr(target, key)), origin.kind, Text(clean(origin.text)), style=style)
     out.print(grid)
 
 
-def number(value: Any) -> str:
-    """A number of a target file as a person would write it."""
+def number(key: str, value: Any) -> str:
+    """A number of a target file as a person would write it; the key says its unit."""
     if isinstance(value, tuple):
         return ", ".join(map(str, value))
+    for suffix, words in _UNITS:
+        if key.endswith(suffix):
+            return words(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
+
+
+#: Longest suffix first: a rate ends in `_s` too.
+_UNITS: tuple[tuple[str, Callable[[float], str]], ...] = (
+    ("bytes_per_s", lambda value: f"{decimal_bytes(value)}/s"),
+    ("_hz", lambda value: f"{value / 1e9:g} GHz"),
+    ("_bytes", nbytes),
+    ("_s", seconds),
+)

@@ -21,7 +21,7 @@ _PASSWORD = re.compile(r"(://[^/@:]*):[^@]*@")
 
 
 def check_folder(folder: Path) -> None:
-    """InputError if a run cannot be written to `folder`: told before the work, not after. Creates nothing."""
+    """InputError if a run cannot be written to `folder`: told before the work, not after. Leaves nothing behind."""
     where = f"--out {folder}"
     try:
         if folder.is_dir():
@@ -39,8 +39,12 @@ def check_folder(folder: Path) -> None:
         raise InputError(where, f"cannot be looked up ({error.strerror})") from None
     if not present.is_dir():
         raise InputError(where, f"{present} is not a folder", "give a new folder, or one of an earlier run")
-    if not os.access(present, os.W_OK | os.X_OK):
-        raise InputError(where, f"{present} cannot be written to", "give a folder that you may write to")
+    try:
+        with tempfile.TemporaryFile(prefix=_PREFIX, dir=present):
+            pass
+    except OSError as error:
+        what = f"{present} cannot be written to ({error.strerror})"
+        raise InputError(where, what, "give a folder that you may write to") from None
 
 
 def write_run(folder: Path, onboarding: Onboarding, explanation: Explanation) -> None:
@@ -84,7 +88,10 @@ def write_file(name: str, flag: str, text: str) -> None:
     try:
         if path.is_dir():
             raise InputError(f"{flag} {name}", "is a folder", "give the name of a file")
-        write_whole(path, text)
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            path.write_text(text, encoding="utf-8")  # a pipe, a device or a link is written to, never replaced
+        else:
+            write_whole(path, text)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise InputError(f"{flag} {name}", f"cannot be written ({reason})") from None

@@ -13,9 +13,9 @@ from agent.evaluate import Evaluation, Measured, Rejected
 from agent.explain import Explanation, limits
 from agent.report import memory_lines
 from agent.trial import Onboarding
-from agent.words import clean, count, decimal_bytes, nbytes, percent, rate, seconds
+from agent.words import bound_words, clean, count, decimal_bytes, nbytes, percent, rate, seconds
 from compiler.frontend import ModelSpec, model_summary
-from compiler.ir.graph import Phase, Workload
+from compiler.ir.graph import Graph, Phase, Workload
 from compiler.ir.text import print_action
 from compiler.program import Program
 from compiler.target import Target
@@ -23,6 +23,7 @@ from simulator.report import Bound, Report
 
 WIDTH = 80
 LABEL = 12
+MOST_LINES = 9
 
 
 def console(file: IO[str] | None = None) -> Console:
@@ -32,9 +33,9 @@ def console(file: IO[str] | None = None) -> Console:
     return out
 
 
-def table(*columns: str, left: Sequence[str] = ()) -> Table:
-    """A plain table: numbers to the right, the columns of `left` to the left."""
-    out = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+def table(*columns: str, left: Sequence[str] = (), gap: int = 2) -> Table:
+    """A plain table: numbers to the right, the columns of `left` to the left, `gap` spaces between."""
+    out = Table(box=None, pad_edge=False, padding=(0, gap, 0, 0), header_style="bold")
     for name in columns:
         out.add_column(name, justify="left" if name in left else "right", overflow="fold", no_wrap=name not in left)
     return out
@@ -47,10 +48,18 @@ def line(out: Console, label: str, text: str, style: str = "") -> None:
         out.print(Text((label if i == 0 else "").ljust(LABEL), style="dim"), Text(part, style=style), sep="")
 
 
+def hanging(out: Console, text: str, indent: int, style: str = "") -> None:
+    """`text` at `indent`, its further lines two columns deeper."""
+    first, rest = " " * indent, " " * (indent + 2)
+    parts = wrap(clean(text, 2000), out.width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+    for part in parts:
+        out.print(Text(part, style=style))
+
+
 def show_onboarding(out: Console, o: Onboarding, explanation: Explanation, folder: str) -> None:
     """The summary of an onboarding."""
     model_lines(out, o.spec)
-    line(out, "workload", workload_words(o.graph.workload, o.target))
+    line(out, "workload", workload_words(o.graph, o.target))
     line(out, "start", o.start.note or o.start.kind)
     c = o.counts
     line(
@@ -66,8 +75,10 @@ def show_onboarding(out: Console, o: Onboarding, explanation: Explanation, folde
     out.print()
     line(out, "limits", limit_words(o.report))
     line(out, "why", " ".join(explanation.lines[:1]), "bold")
-    for text in explanation.lines[1:]:
+    for text in explanation.lines[1:MOST_LINES]:
         line(out, "", f"- {text}")
+    if len(explanation.lines) > MOST_LINES:
+        line(out, "", f"- and {len(explanation.lines) - MOST_LINES} smaller effects: report.html lists all")
     out.print()
     out.print(Text(f"from {explanation.base} to best", style="bold"))
     for sign, text in diff_lines(explanation):
@@ -99,10 +110,12 @@ def model_lines(out: Console, spec: ModelSpec) -> None:
     line(out, "", f"{count(m['params'])} parameters, {count(m['active_params'])} active a token; {layers}")
 
 
-def workload_words(w: Workload, target: Target) -> str:
+def workload_words(graph: Graph, target: Target) -> str:
+    w = graph.workload
     sequence = "sequence" if w.batch == 1 else "sequences"
     tokens = f"context {w.context:,}" if w.phase is Phase.DECODE else f"prompt of {w.context:,} tokens"
-    return f"{w.phase}, {w.batch:,} {sequence}, {tokens}, weights {w.weights}, {w.sockets} x {target.name}"
+    stored = f"weights {decimal_bytes(graph.weight_nbytes)} ({w.weights}), cache {decimal_bytes(graph.kv_nbytes)}"
+    return f"{w.phase}, {w.batch:,} {sequence}, {tokens}, {w.sockets} x {target.name}; {stored}"
 
 
 def show_evaluations(out: Console, rows: Sequence[tuple[str, Evaluation]], w: Workload, bound: Bound) -> None:
@@ -119,6 +132,7 @@ def show_evaluations(out: Console, rows: Sequence[tuple[str, Evaluation]], w: Wo
         "SRAM",
         "gap",
         left=("",),
+        gap=1 if many else 2,
     )
     refused: list[tuple[str, Rejected]] = []
     over = False
@@ -140,7 +154,11 @@ def show_evaluations(out: Console, rows: Sequence[tuple[str, Evaluation]], w: Wo
         grid.add_row(name, *cells, style="bold" if name == "best" else "")
     grid.add_row("bound", seconds(bound.latency_s), *[""] * (6 + many), style="dim")
     out.print(grid)
-    line(out, "", f"HBM: parameter and cache bytes once, of peak. Bound: {bound.limiter}. Gap: latency over bound.")
+    line(
+        out,
+        "",
+        f"HBM: parameter and cache bytes once, of peak. Bound: {bound_words(bound.limiter)}. Gap: latency over bound.",
+    )
     if over:
         line(out, "", "HBM above 100%: it counts every expert, and a step reads only the chosen ones.")
     for name, rejected in refused:
@@ -163,7 +181,7 @@ def show_diagnostics(out: Console, diagnostics: Sequence[object], what: str) -> 
         )
     )
     for d in shown:
-        out.print(Text(f"  {clean(d, 900)}"), overflow="fold")
+        hanging(out, clean(d, 900), 2)
     if any(getattr(d, "code", "") == "HOLE" for d in diagnostics):
         out.print("  Holes are filled only in onboard; here every number is needed.")
     if len(diagnostics) > len(shown):
@@ -186,13 +204,9 @@ def show_program(out: Console, program: Program, target: Target) -> None:
     ddr = f"weights {nbytes(m.ddr_weights)}, cache {nbytes(m.ddr_kv)}"
     hbm = f"weights {nbytes(m.hbm_weights)}, cache {nbytes(m.hbm_kv)}, activations {nbytes(m.hbm_activations)}"
     line(out, "HBM", f"{nbytes(m.hbm_bytes)} of {nbytes(target.hbm_bytes)} a socket: {hbm}")
-    line(
-        out,
-        "DDR",
-        f"{nbytes(m.ddr_bytes)} of {nbytes(target.ddr_bytes)} a socket: {ddr}",
-    )
+    line(out, "DDR", f"{nbytes(m.ddr_bytes)} of {nbytes(target.ddr_bytes)} a socket: {ddr}")
     if m.spilled:
-        line(out, "", f"{nbytes(m.spilled)} of weights a socket do not fit HBM and are kept in DDR", "bold yellow")
+        line(out, "", f"{nbytes(m.spilled)} of it because HBM is full", "bold yellow")
 
 
 def show_report(out: Console, name: str, measured: Measured, w: Workload) -> None:
@@ -202,7 +216,8 @@ def show_report(out: Console, name: str, measured: Measured, w: Workload) -> Non
     out.print()
     line(out, "limits", limit_words(r))
     hbm = f"HBM reads {nbytes(r.hbm_read_bytes)}, writes {nbytes(r.hbm_write_bytes)}"
-    line(out, "traffic", f"{hbm}; DDR reads {nbytes(r.ddr_read_bytes)}; links carry {nbytes(r.link_bytes)} (a socket and step)")
+    others = f"DDR reads {nbytes(r.ddr_read_bytes)}; links carry {nbytes(r.link_bytes)}"
+    line(out, "traffic", f"{hbm}; {others} (a socket and step)")
     line(out, "hidden", f"{seconds(r.hidden_s)} of weight streaming runs behind other work")
     line(out, "PCUs", f"{100 * r.pcu_utilisation:.2f}% of peak FLOPs; {r.pcus_peak} allocated at most")
     out.print()

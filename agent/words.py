@@ -56,6 +56,13 @@ def rate(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else _digits(value)
 
 
+def bound_words(limiter: str) -> str:
+    """What a bound comes from: "memory" is both tiers at once, "ddr" what HBM cannot hold, through DDR alone."""
+    return {"memory": "HBM and DDR together", "ddr": "DDR, for what HBM cannot hold", "compute": "arithmetic"}.get(
+        limiter, limiter
+    )
+
+
 def percent(part: float, whole: float) -> str:
     """`part` of `whole` with one decimal; "<0.1%" rather than a rounded zero."""
     share = 100 * part / whole if whole else 0.0

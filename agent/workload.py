@@ -60,9 +60,11 @@ def _read(name: str) -> str:
     path, where = Path(name), f"--schedule {name}"
     right = f"a schedule file, or a preset: {', '.join(PRESETS)}"
     try:
-        if path.is_file() and path.stat().st_size > MAX_SCHEDULE_BYTES:
+        with path.open("rb") as file:  # a pipe will do, an endless one will not
+            content = file.read(MAX_SCHEDULE_BYTES + 1)
+        if len(content) > MAX_SCHEDULE_BYTES:
             raise InputError(where, f"is larger than {MAX_SCHEDULE_BYTES:,} bytes: no schedule is", right)
-        return path.read_bytes().decode("utf-8-sig")
+        return content.decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(where, f"no such file; {nearest(name, PRESETS)}".rstrip("; "), right) from None
     except UnicodeDecodeError as error:

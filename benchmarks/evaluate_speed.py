@@ -90,9 +90,8 @@ def main() -> None:
     print(f"numpy workload          {numpy_s():8.3f} CPU s")
     print(f"numbers                 {rate(graph, target, numbers(graph, target, count)):8.0f} evaluations a CPU s")
     print(f"moves                   {rate(graph, target, moves(graph, target, count)):8.0f} evaluations a CPU s")
-    print(
-        f"cold                    {rate(graph, target, numbers(graph, target, count // 10), clear):8.0f} evaluations a CPU s"
-    )
+    cold = rate(graph, target, numbers(graph, target, max(1, count // 10)), clear)
+    print(f"cold                    {cold:8.0f} evaluations a CPU s")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from compiler.ir.graph import Phase
 from compiler.program import Program, Run
 from compiler.target import Target
 from simulator.invariants import check
-from simulator.report import Bound, Cause, Report, SectionReport
+from simulator.report import Bound, Cause, Report, SectionReport, ordered
 from simulator.timing import Pass, Rates, rates_of, section_pass
 
 SIMULATOR_VERSION = 1
@@ -49,7 +49,7 @@ def estimate(program: Program, target: Target, bound: Bound) -> Report:
         hbm_read_pct=100 * moved.hbm_read * w.sockets / peak,
         pcu_utilisation=moved.flops / (target.peak_flops * latency),
         launches=program.launches,
-        breakdown_s=tuple((str(c), totals.causes[c]) for c in Cause if c in totals.causes),
+        breakdown_s=ordered(totals.causes),
         hidden_s=totals.hidden_s,
         sections=tuple(sections),
         hbm_read_bytes=moved.hbm_read,
@@ -126,10 +126,21 @@ def run_time(run: Run, r: Rates, launch_s: float, totals: _Totals, sections: lis
         _loop(run, r, launch_s, note)
     totals.latency_s += sum(spent)
     for k, s in enumerate(run.sections):
-        limiter = max(sorted(why[k]), key=lambda c, k=k: why[k][c])  # type: ignore[misc]
+        causes = ordered(why[k])
+        limiter = max(causes, key=lambda cause: cause[1])[0]
         sections.append(
             SectionReport(
-                s.name, s.block, run.times, spent[k], s.tiles, len(s.stages), s.pcus, s.pmus, s.sram_bytes, str(limiter)
+                name=s.name,
+                block=s.block,
+                executions=run.times,
+                latency_s=spent[k],
+                tiles=s.tiles,
+                stages=len(s.stages),
+                pcus=s.pcus,
+                pmus=s.pmus,
+                sram_bytes=s.sram_bytes,
+                limiter=limiter,
+                breakdown_s=causes,
             )
         )
 

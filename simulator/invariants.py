@@ -28,6 +28,10 @@ def check(report: Report, target: Target, flops: int) -> None:
     for law, have, need in laws:
         if have < need * (1 - _SLACK):
             raise SimulatorFault(f"{law}: {have!r} < {need!r} (program {report.program_id})")
+    for section in report.sections:
+        spent = sum(seconds for _, seconds in section.breakdown_s)
+        if abs(spent - section.latency_s) > 1e-6 * t:
+            raise SimulatorFault(f"{section.name}: causes sum to {spent!r}, not to its time {section.latency_s!r}")
     total = sum(seconds for _, seconds in report.breakdown_s)
     if abs(total - t) > 1e-6 * t:
         raise SimulatorFault(f"the breakdown sums to {total!r}, not to the latency {t!r} (program {report.program_id})")

@@ -1,5 +1,6 @@
 """What the simulator says of a program. Numbers only; `agent.report` turns it into words and pages."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -18,6 +19,11 @@ class Cause(StrEnum):
     LAUNCH = "launch"  # launches and synchronisation between sections
 
 
+def ordered(causes: Mapping[str, float]) -> tuple[tuple[str, float], ...]:
+    """Seconds by cause, in the order of `Cause`."""
+    return tuple((str(c), causes[c]) for c in Cause if c in causes)
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """Proven lower bound of a workload on a target: seconds, and which resource gives it.
@@ -34,7 +40,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class SectionReport:
-    """One section: seconds a step over all its executions, how often it runs, and where the time goes."""
+    """One section: seconds a step over all its executions, how often it runs, and what they are spent on by cause."""
 
     name: str
     block: str
@@ -46,6 +52,7 @@ class SectionReport:
     pmus: int
     sram_bytes: int
     limiter: str
+    breakdown_s: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True)
@@ -91,13 +98,17 @@ class Report:
     def from_json(cls, value: dict[str, Any]) -> "Report":
         """The inverse of `to_json`. KeyError or TypeError if it is not a report."""
         known = {name: value[name] for name in cls.__dataclass_fields__}
-        known["breakdown_s"] = tuple((str(c), known["breakdown_s"][c]) for c in Cause if c in known["breakdown_s"])
-        known["sections"] = tuple(SectionReport(**s) for s in known["sections"])
+        known["breakdown_s"] = ordered(known["breakdown_s"])
+        known["sections"] = tuple(
+            SectionReport(**{**s, "breakdown_s": ordered(s["breakdown_s"])}) for s in known["sections"]
+        )
         known["bound"] = Bound(**known["bound"])
         return cls(**known)
 
     def to_json(self) -> dict[str, Any]:
         out = asdict(self)
         out["breakdown_s"] = dict(self.breakdown_s)
+        for section in out["sections"]:
+            section["breakdown_s"] = dict(section["breakdown_s"])
         out["gap"] = self.gap
         return out
