@@ -96,7 +96,10 @@ def _recorded(task: _Task, store: Store) -> tuple[str, tuple[Trial, ...], str] |
     trials = []
     for s in steps:
         stored = kept[s.evaluation_key]
-        trials.append(Trial(s.index, stored.schedule, _evaluation(stored), s.parent_index, s.origin, True))
+        evaluation = _evaluation(stored)
+        if evaluation is None:
+            return None
+        trials.append(Trial(s.index, stored.schedule, evaluation, s.parent_index, s.origin, True))
     best = min((t for t in trials if t.latency_s is not None), key=rank)
     fresh = evaluate(task.graph, best.schedule, task.target)
     if not isinstance(fresh, Measured) or fresh.report.latency_s != best.latency_s:
@@ -108,10 +111,14 @@ def _recorded(task: _Task, store: Store) -> tuple[str, tuple[Trial, ...], str] |
     return run.id, tuple(trials), note
 
 
-def _evaluation(stored: records.Evaluation) -> Evaluation:
+def _evaluation(stored: records.Evaluation) -> Evaluation | None:
+    """What the store has, or None where its report is not one that this version writes."""
     if stored.report is None:
         return Rejected(stored.diagnostics)
-    return Measured(Report.from_json(stored.report))
+    try:
+        return Measured(Report.from_json(stored.report))
+    except (KeyError, TypeError, AttributeError):
+        return None
 
 
 def _starts(task: _Task, store: Store, presets: list[tuple[str, Schedule]]) -> tuple[Start, list[tuple[str, Schedule]]]:

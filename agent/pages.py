@@ -14,7 +14,7 @@ from agent.trial import Onboarding
 from agent.words import bound_words, clean, count, nbytes, percent, rate, seconds
 from compiler.diagnostic import Diagnostic
 from compiler.frontend import model_summary
-from simulator.report import Cause, Report
+from simulator.report import Cause, Report, SectionReport
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -69,7 +69,7 @@ def report_html(onboarding: Onboarding, explanation: Explanation) -> str:
         bars=[(name, r, segments(r.breakdown_s, longest)) for name, r in measured],
         causes=[str(c) for c in Cause if any(dict(r.breakdown_s).get(c, 0) > 0 for _, r in measured)],
         by_block=[(name, r, _by_block(r, longest)) for name, r in measured],
-        sections=[(name, sorted(r.sections, key=lambda s: -s.latency_s)) for name, r in reversed(measured)],
+        sections=[(name, _by_section(r)) for name, r in reversed(measured)],
         most=MOST_SECTIONS,
         limits=limits(o.report),
         tiers=_tiers(o),
@@ -102,6 +102,12 @@ def _by_block(report: Report, longest_s: float) -> tuple[Segment, ...]:
     for section in report.sections:
         spent[section.block] = spent.get(section.block, 0.0) + section.latency_s
     return segments(tuple(spent.items()), longest_s)
+
+
+def _by_section(report: Report) -> list[tuple[SectionReport, tuple[Segment, ...]]]:
+    """Sections, slowest first, each with its time by cause as a bar; the slowest fills the width."""
+    slowest_first = sorted(report.sections, key=lambda s: -s.latency_s)
+    return [(s, segments(s.breakdown_s, slowest_first[0].latency_s)) for s in slowest_first]
 
 
 def _tiers(o: Onboarding) -> list[Tier]:

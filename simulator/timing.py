@@ -162,7 +162,7 @@ def interval(section: Section, r: Rates) -> tuple[float, str, float]:
     depth 1 makes a stage and its slowest consumer take turns.
     """
     slowest, cause = 0.0, str(Cause.FILL)
-    hbm = ddr = link = 0.0
+    kv = moved = weights = ddr = link = 0.0
     works = [stage_s(s, r) for s in section.stages]
     for i, s in enumerate(section.stages):
         time, why = works[i]
@@ -170,13 +170,16 @@ def interval(section: Section, r: Rates) -> tuple[float, str, float]:
         turn = max((works[p][0] for p in s.preds if section.stages[p].depth < 2), default=0.0)
         if time + turn > slowest:
             slowest, cause = time + turn, why
-        hbm += s.kv_bytes / r.kv + (s.read_bytes + s.write_bytes) / r.weights
+        kv += s.kv_bytes / r.kv
+        moved += (s.read_bytes + s.write_bytes) / r.weights
         ddr += s.kv_ddr_bytes / r.ddr
         if not s.loads_once:
-            hbm += s.weight_bytes / r.weights
+            weights += s.weight_bytes / r.weights
             ddr += s.ddr_bytes / r.ddr
         link += s.link_bytes / r.link + s.link_steps * r.step_s
-    for time, why in ((hbm, Cause.WEIGHTS), (ddr, Cause.DDR), (link, Cause.COLLECTIVE)):
+    hbm = weights + kv + moved
+    shares = {Cause.WEIGHTS: weights, Cause.KV: kv, Cause.ACTIVATIONS: moved}
+    for time, why in ((hbm, max(shares, key=lambda c: shares[c])), (ddr, Cause.DDR), (link, Cause.COLLECTIVE)):
         if time > slowest:
             slowest, cause = time, why
     return slowest, cause, hbm

@@ -266,7 +266,10 @@ def _refusals(section: Section, stored: list[tuple[str, int]], target: Target) -
     out = []
     if section.pcus > target.pcus:
         large = sorted(section.stages, key=lambda s: (-s.pcus, s.op))[:3]
-        levers = (*(f"units {section.block} {s.op} pcus<={s.pcus // 2}" for s in large[:2]), *_cut(section))
+        levers = (
+            *(f"units {section.block} {s.op} pcus<={s.pcus // 2}" for s in large[:2] if s.pcus > 1),
+            *_cut(section),
+        )
         out.append(
             Diagnostic(
                 Code.SECTION_OVER_PCUS,

@@ -134,6 +134,18 @@ def test_a_corrupt_run_is_made_again(run: Callable[..., Onboarding], tmp_path: P
     assert again.run_id != first.run_id and again.counts.total > again.counts.cached > 0
 
 
+def test_reports_of_another_form_are_measured_again(run: Callable[..., Onboarding], tmp_path: Path) -> None:
+    first = run()
+    with sqlite3.connect(tmp_path / "store.db") as db:
+        db.execute(
+            "update evaluations set report = replace(report, 'hidden_s', 'hidden_s_old') where report is not null"
+        )
+    again = run()
+    assert again.start.kind == "known" and again.counts.cached < again.counts.total
+    assert again.best.latency_s is not None and first.best.latency_s is not None
+    assert again.best.latency_s <= first.best.latency_s
+
+
 def test_transfer_keeps_what_applies(graph: Callable[..., Graph], target: Target) -> None:
     source = parse_schedule(
         "rewrite gqa_moe streaming_softmax\nrewrite gqa_moe split_kv ways=4\nshard gqa_moe ffn experts ways=4\n"

@@ -16,6 +16,7 @@ from agent.pages import report_html
 from agent.report import dumps, explanation_of, memory_lines, onboard_json, report_json
 from agent.runfolder import FILES, check_folder, run_json, write_run
 from agent.trial import Counts, Onboarding, Start
+from agent.words import seconds
 from compiler.errors import InputError
 
 
@@ -136,6 +137,9 @@ def test_the_page_shows_the_result(onboarding: Onboarding) -> None:
         assert key in text and origin.text in text
     assert html.count('class="dot"') + outside_of(onboarding) == sum(t.latency_s is not None for t in onboarding.trials)
     assert all(f"c-{cause}" in html for cause, _ in onboarding.report.breakdown_s)
+    bars = {value for name, value in page.attributes if name == "aria-label" and value}
+    for section in onboarding.report.sections:  # a bar by cause for each section
+        assert ", ".join(f"{cause} {seconds(s)}" for cause, s in section.breakdown_s if s > 0) in bars
     assert text.count("of 520.0 MiB") == 1 and text.count("of 64.0 GiB") == 1 and text.count("of 1.5 TiB") == 1
 
 

@@ -113,7 +113,8 @@ def test_pipeline_law(make: SimpleNamespace, target: Target, tiles: int) -> None
         ({"weight_bytes": 90, "loads_once": True}, 50, Cause.COMPUTE),
         ({"ddr_bytes": 9}, 90, Cause.DDR),
         ({"link_bytes": 70, "link_steps": 1}, 70, Cause.COLLECTIVE),
-        ({"read_bytes": 40, "write_bytes": 40}, 80, Cause.WEIGHTS),
+        ({"read_bytes": 40, "write_bytes": 40}, 80, Cause.ACTIVATIONS),
+        ({"kv_bytes": 70, "kv_ports": 9, "weight_bytes": 30, "read_bytes": 20}, 120, Cause.KV),
     ],
 )
 def test_interval(make: SimpleNamespace, target: Target, changed: dict[str, int], step: int, cause: Cause) -> None:
