@@ -6,7 +6,7 @@ Pure, and cacheable by content. A bad schedule is data (`Rejected`); a bug of ou
 from dataclasses import dataclass
 from enum import StrEnum
 
-from compiler.canonical import identity
+from agent.experience import records
 from compiler.diagnostic import Diagnostic
 from compiler.ir.graph import Graph
 from compiler.ir.schedule import Schedule
@@ -50,6 +50,11 @@ def evaluate(graph: Graph, schedule: Schedule, target: Target, fidelity: Fidelit
     return Measured(estimate(program, target, bound_of(graph, target)))
 
 
+def method_of(target: Target, fidelity: Fidelity = Fidelity.ESTIMATE) -> records.Method:
+    """How figures come about: target, versions and fidelity. Records of another method are never served."""
+    return records.Method(target.id, VERSION, fidelity.value)
+
+
 def evaluation_key(graph: Graph, schedule: Schedule, target: Target, fidelity: Fidelity = Fidelity.ESTIMATE) -> str:
-    """Content key of an evaluation: what it is of, and the versions its figures depend on."""
-    return identity("eval1", [graph.id, schedule.id, target.id, VERSION, str(fidelity)])
+    """Content key of an evaluation: what it is of, and the method its figures depend on."""
+    return records.evaluation_key(graph.id, schedule.id, method_of(target, fidelity))

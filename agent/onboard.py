@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from time import perf_counter
 
-from agent.evaluate import VERSION, Evaluation, Fidelity, Measured, Rejected, evaluate
+from agent.evaluate import VERSION, Evaluation, Fidelity, Measured, Rejected, evaluate, method_of
 from agent.evaluator import Evaluator, rank
 from agent.experience import records
 from agent.experience.store import Store
@@ -51,7 +51,7 @@ class _Task:
 
     @property
     def method(self) -> records.Method:
-        return records.Method(self.target.id, VERSION, Fidelity.ESTIMATE)
+        return method_of(self.target)
 
     @property
     def key(self) -> str:

@@ -9,10 +9,8 @@ from dataclasses import replace
 
 import networkx as nx
 import pytest
-import yaml
 
 from compiler.diagnostic import Code, Diagnostic
-from compiler.errors import InputError
 from compiler.ir.actions import Class, Cut, Experts, Fuse, Tier
 from compiler.ir.graph import Block, Graph, Phase
 from compiler.ir.text import parse_schedule
@@ -24,7 +22,7 @@ from compiler.pipeline import compile_schedule
 from compiler.presets import PRESETS, preset
 from compiler.program import Program, Stage
 from compiler.routing import expected_active, expected_busiest, expected_loads
-from compiler.target import Target, load_target, parse_target
+from compiler.target import Target
 
 Make = Callable[..., Graph]
 GIB = 2**30
@@ -313,60 +311,6 @@ def test_program_is_plain_json(graph: Make, target: Target) -> None:
     assert isinstance(program, Program)
     text = json.dumps(program.to_json(), allow_nan=False)
     assert json.loads(text)["runs"][0]["sections"][0]["stages"][0]["op"] == "embed.gather"
-
-
-# -- target
-
-
-def test_every_number_has_one_provenance() -> None:
-    target = load_target("sn40l")
-    assert {origin.kind for _, origin in target.provenance} == {"source", "assumed", "fitted"}
-    assert all(origin.text for _, origin in target.provenance)
-    assert target.peak_flops == pytest.approx(638e12, rel=0.002)
-    assert target.sram_bytes == 520 * 2**20
-
-
-def changed(**values: object) -> str:
-    from importlib.resources import files
-
-    raw = yaml.safe_load((files("compiler") / "targets/sn40l.yaml").read_text())
-    for key, value in values.items():
-        if value is None:
-            del raw[key]
-        else:
-            raw[key] = value
-    return yaml.safe_dump(raw)
-
-
-@pytest.mark.parametrize(
-    ("values", "says"),
-    [
-        ({"pcus": None}, "missing: pcus"),
-        ({"pcu": {"value": 1, "source": "x"}}, "did you mean pcus"),
-        ({"pcus": 1040}, "no value"),
-        ({"pcus": {"value": 1040}}, "exactly one of source, assumed, fitted"),
-        ({"pcus": {"value": 1040, "source": "x", "assumed": "y"}}, "exactly one of"),
-        ({"pcus": {"value": -1, "source": "x"}}, "not a positive number"),
-        ({"pcus": {"value": True, "source": "x"}}, "not a positive number"),
-        ({"pcus": {"value": 10.5, "source": "x"}}, "not a whole number"),
-        ({"clock_hz": {"value": "fast", "source": "x"}}, "not a number"),
-        ({"clock_hz": {"value": float("inf"), "source": "x"}}, "not a positive number"),
-        ({"hbm_efficiency": {"value": 1.1, "fitted": "x"}}, "more than 1"),
-        ({"socket_counts": {"value": [0], "source": "x"}}, "positive whole numbers"),
-        ({"lanes": {"value": 32, "fitted": "x"}}, "4 fitted numbers"),
-        ({"name": 7}, "not text"),
-    ],
-)
-def test_bad_targets_name_the_key(values: dict[str, object], says: str) -> None:
-    with pytest.raises(InputError, match="target mine") as error:
-        parse_target(changed(**values), "mine")
-    assert says in str(error.value)
-
-
-@pytest.mark.parametrize("text", ["[1, 2", "- a\n- b", ""])
-def test_a_target_that_is_no_mapping(text: str) -> None:
-    with pytest.raises(InputError, match="target mine"):
-        parse_target(text, "mine")
 
 
 # -- moves
