@@ -5,7 +5,7 @@ compiler to say. Numbers are enumerated on powers of two; order is deterministic
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -34,6 +34,7 @@ from compiler.ir.actions import (
 )
 from compiler.ir.graph import Block, Graph, Phase, Role, is_cache
 from compiler.ir.schedule import Schedule
+from compiler.lower import Refused, lower
 from compiler.passes.partition import Span, partition_block
 from compiler.passes.rewrite import CORE, rewrite_block
 from compiler.passes.shard import shard_block, splittable
@@ -245,25 +246,45 @@ INSTANCES: dict[type[Action], Callable[[View], Iterator[Action]]] = {
 
 
 def hole_values(view: View, action: Action, name: str, hole: Hole) -> tuple[int, ...]:
-    """Values a hole may take, ascending: those of the family's legal instances, inside the hole's range.
+    """Values a hole may take, ascending: those that the passes accept, inside the hole's range.
 
-    A range without a legal power of two in it gives its own powers of two, for the compiler to judge.
+    They are the values of the family's legal instances; an action that no instance names (one op instead of a part)
+    tries its family's grid. A range without a legal power of two in it gives its own powers, for the compiler to judge.
     """
-    if isinstance(action, Rewrite):
-        without = View(view.graph, view.schedule.without(action), view.target)
-    else:
-        without = View(view.graph, Schedule(tuple(a for a in view.schedule.actions if not _has_hole(a))), view.target)
+    rest = View(view.graph, Schedule(tuple(a for a in view.schedule.actions if not _has_hole(a))), view.target)
     found = set()
-    for option in INSTANCES[type(action)](without):
-        same = all(getattr(option, f) == getattr(action, f) for f in action.key if f not in (name,))
-        wild = getattr(action, "block", "") == ALL or getattr(action, "op", "") == ALL
-        if same or wild:
+    for option in INSTANCES[type(action)](rest):
+        same = all(getattr(option, f) == getattr(action, f) for f in action.key)
+        if same or getattr(action, "block", "") == ALL:
             found.add(getattr(option, name))
-    low, high = hole.low, hole.high
-    if low is None or high is None:
+    if not found:
+        found = {v for v in _grid(view, action, name) if _accepted(rest, replace(action, **{name: v}))}
+    if hole.low is None or hole.high is None:
         return tuple(sorted(found))
-    inside = sorted(v for v in found if low <= v <= high)
-    return tuple(inside) or powers(max(1, low), high)
+    inside = sorted(v for v in found if hole.low <= v <= hole.high)
+    return tuple(inside) or powers(max(1, hole.low), hole.high)
+
+
+def _grid(view: View, action: Action, name: str) -> tuple[int, ...]:
+    """Values to try where no legal instance gives any."""
+    if isinstance(action, Buffer):
+        return (1, 2, 4)
+    if isinstance(action, Shard) and name == "ways":
+        return powers(1, view.graph.workload.sockets)
+    if isinstance(action, Shard):
+        return (0, 1, 32, 128)
+    return powers(8, view.target.pcus // 2) if isinstance(action, Units) else ()
+
+
+def _accepted(view: View, action: Action) -> bool:
+    """Whether the block takes the action: lowering refuses nothing (whether it fits is another question)."""
+    if _has_hole(action):
+        action = replace(action, **{f: 1 for f in action.__dataclass_fields__ if isinstance(getattr(action, f), Hole)})
+    refused = Refused()
+    kinds = [b for b in view.graph.blocks if getattr(action, "block", ALL) in (ALL, b.kind)]
+    for block in kinds:
+        lower(block, view.schedule.with_actions(action), view.graph.workload.sockets, refused)
+    return bool(kinds) and not refused.all(len(kinds))
 
 
 def _has_hole(action: Action) -> bool:

@@ -31,12 +31,13 @@ def expected_loads(experts: int, top_k: int, tokens: int, tile: int) -> float:
     Exact up to 512 tokens; beyond, ceil of a spread-out n_e has mean n/tile + (tile - 1)/(2 tile).
     """
     share = top_k / experts
-    if tokens > 512:
+    none = power(1.0 - share, tokens)
+    if tokens > 512 or (0.0 < share < 1.0 and none < 1e-280):  # beyond, the recurrence would start from nothing
         mean = tokens * share / tile + (tile - 1) / (2 * tile)
         return max(expected_active(experts, top_k, tokens), experts * mean) if tile > 1 else float(tokens * top_k)
     if share == 1.0:
         return float(experts * ceil(tokens / tile))
-    mass, total = power(1.0 - share, tokens), 0.0
+    mass, total = none, 0.0
     for n in range(tokens + 1):
         total += mass * ceil(n / tile)
         mass *= (tokens - n) / (n + 1) * (share / (1.0 - share))

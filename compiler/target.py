@@ -100,8 +100,11 @@ def parse_target(text: str, where: str) -> Target:
 
     try:
         raw = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        twice = _keys_twice(yaml.compose(text, yaml.SafeLoader))
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise InputError(f"target {where}", f"not YAML: {error}") from None
+    if twice:
+        raise InputError(f"target {where}, line {twice[1]}", f"the key {twice[0]!r} stands there a second time")
     if not isinstance(raw, dict):
         raise InputError(f"target {where}", "the file is not a mapping of keys to values")
     known = (*_TEXT, *_NUMBERS)
@@ -122,6 +125,18 @@ def parse_target(text: str, where: str) -> Target:
     return Target(**values, provenance=tuple(provenance))
 
 
+def _keys_twice(node: Any) -> tuple[str, int] | None:
+    """The first key that a mapping has twice, with its line; YAML itself lets the last one win."""
+    seen = set()
+    for key, value in node.value if node is not None and node.id == "mapping" else ():
+        if key.value in seen:
+            return str(key.value), key.start_mark.line + 1
+        seen.add(key.value)
+        if deeper := _keys_twice(value):
+            return deeper
+    return None
+
+
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise InputError(where, f"{value!r} is not text")
@@ -133,9 +148,9 @@ def _quantity(key: str, raw: Any, where: str) -> tuple[Any, Provenance]:
     if not isinstance(raw, dict) or "value" not in raw:
         raise InputError(where, "no value", right)
     kinds = [k for k in raw if k != "value"]
-    if len(kinds) != 1 or kinds[0] not in ("source", "assumed", "fitted") or not isinstance(raw[kinds[0]], str):
+    if len(kinds) != 1 or kinds[0] not in ("source", "assumed", "fitted") or not str(raw[kinds[0]] or "").strip():
         raise InputError(where, f"needs exactly one of source, assumed, fitted; has {kinds or 'none'}", right)
-    origin = Provenance(kinds[0], raw[kinds[0]])
+    origin = Provenance(kinds[0], str(raw[kinds[0]]).strip())
     value = raw["value"]
     if key == "socket_counts":
         if not isinstance(value, list) or not value or not all(type(v) is int and v > 0 for v in value):
@@ -146,7 +161,7 @@ def _quantity(key: str, raw: Any, where: str) -> tuple[Any, Provenance]:
             value = float(value)
         except ValueError:
             raise InputError(where, f"{value!r} is not a number", right) from None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e300:
         raise InputError(where, f"{value!r} is not a positive number", right)
     if key in _FRACTIONS and value > 1:
         raise InputError(where, f"{value} is more than 1: no stream is faster than its channel")

@@ -171,7 +171,8 @@ class Block:
     tensors: tuple[Tensor, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    #: After the shard pass: over how many sockets; a socket's op may then read a slice of a whole tensor.
+    #: After the shard pass: over how many sockets; a socket's op may then read a slice of a whole tensor, and an append
+    #: keep a slice of what it gets.
     sockets: int = 1
 
     def __post_init__(self) -> None:
@@ -195,10 +196,12 @@ class Block:
             for name in (*op.inputs, *op.outputs):
                 if op.collective and name in op.inputs:
                     continue  # a gather reads less than it gives
-                sliced = self.sockets > 1 and name in op.inputs
+                reads = self.sockets > 1 and name in op.inputs
+                keeps = self.sockets > 1 and op.pattern is Pattern.SCATTER and name in op.outputs
                 for dim in known[name].dims:
                     size = sizes.get(dim.name, dim.size)
-                    if op.routing is None and dim.size != size and not (sliced and dim.size > size):
+                    sliced = (reads and dim.size > size) or (keeps and dim.size < size)
+                    if op.routing is None and dim.size != size and not sliced:
                         raise ValueError(
                             f"block {self.kind}: op {op.name} has {dim.name}={sizes[dim.name]}, "
                             f"tensor {name} has {dim.size}"
@@ -326,6 +329,7 @@ class Graph:
                 "blocks": [_block_form(b) for b in self.blocks],
                 "sequence": [[list(k), n] for k, n in self.runs],
                 "workload": [w.phase, w.batch, w.context, w.sockets],
+                "stored": [self.weight_elements, self.weight_nbytes],  # tied weights are stored once
             },
         )
 

@@ -12,8 +12,10 @@ from compiler.ir.actions import FAMILY, Action, Hole
 from compiler.ir.schedule import Schedule
 
 HEADER = "# rdutune schedule, version 1"
+#: Largest number of an action.
+MOST = 2**62
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_NUMBER = re.compile(r"^(\d{1,15})(KiB|MiB|GiB)?$")
+_NUMBER = re.compile(r"^(\d{1,19})(KiB|MiB|GiB)?$")
 _WORD = re.compile(r"\S+")
 
 
@@ -141,6 +143,8 @@ def _number(f: "Field[Any]", text: str, fail: Callable[[str, str], InputError]) 
     if len(ends) > 2 or any(m is None or (m.group(2) and not is_bytes) for m in matches):
         raise fail(f"{f.name} is {text!r}", right)
     numbers = [int(m.group(1)) * _UNITS.get(m.group(2) or "", 1) for m in matches if m]
+    if numbers[-1] > MOST:
+        raise fail(f"{f.name} is {text}", "numbers up to 2**62")
     if numbers[0] < low or numbers != sorted(numbers):
         raise fail(f"{f.name} is {text}", right)
     return numbers[0] if len(numbers) == 1 else Hole(*numbers)

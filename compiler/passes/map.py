@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from compiler.diagnostic import Code, Diagnostic, quantity
-from compiler.ir.actions import Class
+from compiler.ir.actions import ALL, Class
 from compiler.ir.graph import Block, Role
 from compiler.passes.partition import Span
 from compiler.passes.work import Edge, Tiling, Work, block_work
@@ -89,6 +89,8 @@ def _units(works: tuple[Work, ...], asked: dict[str, int], target: Target, resid
         max(w.macs / per_cycle + w.vector_ops, (w.weight_bytes + w.expert_bytes) / port, 1.0) if w.cap else 0.0
         for w in works
     ]
+    if ALL in asked:
+        asked = {w.op: asked.get(w.op, asked[ALL]) for w in works if w.link_steps == 0}
     left = target.pcus * UNITS_SHARE / residents - sum(asked.get(w.op, 0) for w in works)
     total = sum(n for w, n in zip(works, need, strict=True) if w.op not in asked) or 1.0
     out = []

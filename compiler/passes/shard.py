@@ -25,8 +25,9 @@ from compiler.ir.graph import (
     is_cache,
 )
 
-#: Never split: tokens and batch enter whole, slots follow the experts.
-WHOLE = ("tokens", "batch", "slots")
+#: Never split: tokens and batch enter whole, slots follow the experts, a cached latent row is stored whole, and a
+#: dimension that a merge (or kv_b) made holds unlike outputs side by side.
+WHOLE = ("tokens", "batch", "slots", "latent_dim", "qkv_rows", "gate_up", "kv_b")
 
 #: Rotary embedding turns pairs of elements far apart in a row: its rows stay whole.
 ROTATED = ("head_dim", "qk_dim", "rope")
@@ -61,10 +62,12 @@ def shard_block(block: Block, actions: tuple[Shard, ...], sockets: int) -> tuple
 
 
 def _follow(block: Block, op: Op, splits: dict[str, Split]) -> Split:
-    """How the reader of an append's outputs splits the dimensions that the append has."""
-    reader = next((r for r in block.ops if set(r.inputs) & set(op.outputs)), None)
-    split = splits[reader.name] if reader else {}
-    return {d.name: split[d.name] for d in op.dims if d.name in split}
+    """The splits of the append's dimensions on which all readers of its outputs agree."""
+    readers = [splits[r.name] for r in block.ops if set(r.inputs) & set(op.outputs)]
+    shared = {d.name: [r.get(d.name) for r in readers] for d in op.dims}
+    return {
+        dim: found[0] for dim, found in shared.items() if found and found[0] and found.count(found[0]) == len(found)
+    }
 
 
 def _claim(
@@ -117,10 +120,15 @@ def _claim(
 
 
 def splittable(op: Op) -> tuple[str, ...]:
-    """Dimensions of `op` that may be split over sockets. A cache append follows its reader and has none of its own."""
+    """Dimensions of `op` that may be split over sockets.
+
+    A cache append follows its readers and has none of its own. What a map reduces (partial softmaxes, which need each
+    other's maxima) gives no partial sums, so it stays whole.
+    """
     if op.pattern is Pattern.SCATTER:
         return ()
-    whole = (*WHOLE, *op.sequential, *(ROTATED if op.name.endswith("_rope") else ()))
+    summed = op.reduced if op.pattern is Pattern.MAP else ()
+    whole = (*WHOLE, *op.sequential, *summed, *(ROTATED if op.name.endswith("_rope") else ()))
     return tuple(d.name for d in op.dims if d.name not in whole)
 
 
@@ -216,7 +224,7 @@ class _Sharder:
 
     def _op(self, op: Op, caches: dict[str, Split]) -> None:
         split, spread = self.splits[op.name], self.experts.get(op.name, 1)
-        passes = self._passes(op)
+        passes = self._passes(op, split)
         inputs = []
         for name in op.inputs:
             tensor = self.block.tensor[name]
@@ -230,16 +238,19 @@ class _Sharder:
                 inputs.append(name)
             else:
                 need = {d.name: split[d.name] for d in tensor.dims if d.name in split}
-                inputs.append(self._whole(name, need) if name not in caches or name in self.block.inputs else name)
+                inputs.append(self._whole(name, need))
         dims = tuple(Dim(d.name, split[d.name][1]) if d.name in split else d for d in op.dims)
         routing = replace(op.routing, sockets=spread) if op.routing and spread > 1 else op.routing
         self.ops.append(replace(op, dims=dims, inputs=tuple(inputs), routing=routing))
         self._outputs(op, caches, spread, passes)
 
-    def _passes(self, op: Op) -> bool:
-        """Whether partial sums may pass through: a linear op, and of an addition both sides partial alike."""
+    def _passes(self, op: Op, split: Split) -> bool:
+        """Whether partial sums may pass through: a linear op that reads them as they are held; of an addition both
+        sides partial alike."""
         values = [n for n in op.inputs if self.block.tensor[n].role is not Role.WEIGHT]
         if not op.linear or not any(n in self.partial or n in self.apart for n in values):
+            return False
+        if any(split.get(dim) != held for n in values if n in self.partial for dim, held in self.held[n].items()):
             return False
         if op.pattern is not Pattern.MAP:
             return True
