@@ -4,7 +4,7 @@ Only +, -, * and / on floats and exact integers are used, so that the figures ar
 """
 
 from functools import lru_cache
-from math import ceil, comb
+from math import comb
 
 
 def power(base: float, exponent: int) -> float:
@@ -28,20 +28,21 @@ def expected_active(experts: int, top_k: int, tokens: int) -> float:
 def expected_loads(experts: int, top_k: int, tokens: int, tile: int) -> float:
     """Expected sum over experts of ceil(n_e / tile), n_e ~ Binomial(tokens, k/E): weight loads and row tiles.
 
-    Exact up to 512 tokens; beyond, ceil of a spread-out n_e has mean n/tile + (tile - 1)/(2 tile).
+    Summed outwards from the most likely n_e, relative to it, until the terms no longer count (below 1e-18).
     """
-    share = top_k / experts
-    none = power(1.0 - share, tokens)
-    if tokens > 512 or (0.0 < share < 1.0 and none < 1e-280):  # beyond, the recurrence would start from nothing
-        mean = tokens * share / tile + (tile - 1) / (2 * tile)
-        return max(expected_active(experts, top_k, tokens), experts * mean) if tile > 1 else float(tokens * top_k)
-    if share == 1.0:
-        return float(experts * ceil(tokens / tile))
-    mass, total = none, 0.0
-    for n in range(tokens + 1):
-        total += mass * ceil(n / tile)
-        mass *= (tokens - n) / (n + 1) * (share / (1.0 - share))
-    return experts * total
+    if tile == 1 or top_k == experts:
+        return float(experts * -(-tokens // tile)) if top_k == experts else float(tokens * top_k)
+    odds = top_k / (experts - top_k)
+    mode = min(tokens, (tokens + 1) * top_k // experts)
+    mass, loads = 1.0, float(-(-mode // tile))
+    for step in (1, -1):
+        n, weight = mode, 1.0
+        while weight > 1e-18 and 0 <= n + step <= tokens:
+            weight *= (tokens - n) / (n + 1) * odds if step == 1 else n / (tokens - n + 1) / odds
+            n += step
+            mass += weight
+            loads += weight * -(-n // tile)
+    return experts * loads / mass
 
 
 @lru_cache(maxsize=1024)

@@ -137,6 +137,10 @@ def _keys_twice(node: Any) -> tuple[str, int] | None:
     return None
 
 
+def _filled(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value:
         raise InputError(where, f"{value!r} is not text")
@@ -148,9 +152,9 @@ def _quantity(key: str, raw: Any, where: str) -> tuple[Any, Provenance]:
     if not isinstance(raw, dict) or "value" not in raw:
         raise InputError(where, "no value", right)
     kinds = [k for k in raw if k != "value"]
-    if len(kinds) != 1 or kinds[0] not in ("source", "assumed", "fitted") or not str(raw[kinds[0]] or "").strip():
+    if len(kinds) != 1 or kinds[0] not in ("source", "assumed", "fitted") or not _filled(raw[kinds[0]]):
         raise InputError(where, f"needs exactly one of source, assumed, fitted; has {kinds or 'none'}", right)
-    origin = Provenance(kinds[0], str(raw[kinds[0]]).strip())
+    origin = Provenance(kinds[0], raw[kinds[0]].strip())
     value = raw["value"]
     if key == "socket_counts":
         if not isinstance(value, list) or not value or not all(type(v) is int and v > 0 for v in value):

@@ -147,7 +147,7 @@ def run_time(run: Run, r: Rates, launch_s: float, totals: _Totals, sections: lis
 
 def _loop(run: Run, r: Rates, launch_s: float, note: Callable[[int, Pass, float], None]) -> None:
     """One launch; iterations until their time is steady, the rest like the last. The carry crosses on chip."""
-    edge = sum(s.carried_bytes for sec in run.sections for s in sec.stages) / r.weights
+    edge = sum(sec.tiles * s.carried_bytes for sec in run.sections for s in sec.stages) / r.weights
     note(0, Pass(launch_s + edge, {Cause.LAUNCH: launch_s, Cause.ACTIVATIONS: edge}, 0.0, 0.0), 1)
     ahead, before = [0.0] * len(run.sections), -1.0
     for n in range(run.times):

@@ -172,9 +172,9 @@ def _action_to_json(action: Action) -> dict[str, Any]:
 
 
 def _action_from_json(value: Any, where: str) -> Action:
-    if not isinstance(value, dict) or value.get("family") not in FAMILY:
+    if not isinstance(value, dict) or str(value.get("family")) not in FAMILY:
         raise InputError(where, "not an action", f"family is one of: {', '.join(FAMILY)}")
-    cls = FAMILY[value["family"]]
+    cls = FAMILY[str(value["family"])]
     known = {f.name: f for f in fields(cls)}
     values: dict[str, Any] = {}
     for name, raw in value.items():

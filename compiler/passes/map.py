@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from compiler.diagnostic import Code, Diagnostic, quantity
 from compiler.ir.actions import ALL, Class
-from compiler.ir.graph import Block, Role
+from compiler.ir.graph import Block, Pattern, Role
 from compiler.passes.partition import Span
 from compiler.passes.work import Edge, Tiling, Work, block_work
 from compiler.program import Section, Stage
@@ -75,7 +75,7 @@ def map_section(block: Block, span: Span, knobs: Knobs, target: Target) -> tuple
     """The section of ops `span`, and what keeps it from fitting the chip."""
     works = block_work(block, knobs.tiling, target)[span[0] : span[1]]
     units = _units(works, dict(knobs.units), target, knobs.residents)
-    for hold in _holds(knobs):
+    for hold in _holds(works, knobs):
         section, stored = _build(works, units, hold, knobs, (block, span, target))
         if section.sram_bytes * knobs.residents <= target.sram_bytes:
             break
@@ -100,12 +100,15 @@ def _units(works: tuple[Work, ...], asked: dict[str, int], target: Target, resid
     return out
 
 
-def _holds(knobs: Knobs) -> list[tuple[bool, bool]]:
+def _holds(works: tuple[Work, ...], knobs: Knobs) -> list[tuple[bool, bool]]:
     """Whether weights, and experts, stay on chip for all tiles of an execution: as placed, else as much as fits.
 
     Best first: with several tiles holding saves traffic, with one it saves nothing.
     """
     choices = [(True, True), (True, False), (False, False)] if knobs.tiles > 1 else [(False, False)]
+    routed = [w for w in works if w.expert_bytes]
+    if sum(w.resident_bytes for w in routed) > knobs.tiles * sum(w.expert_bytes for w in routed):
+        choices = [c for c in choices if not c[1]]  # to hold experts is to load all of them
     weights, experts = knobs.hold_weights, knobs.hold_experts
     placed = [(w if weights is None else weights, e if experts is None else experts) for w, e in choices]
     return list(dict.fromkeys(placed))
@@ -217,7 +220,9 @@ def _streams(
 ) -> None:
     """Fill in what the stage moves to and from HBM and DDR: its weights, and the edges that come in and go out."""
     ddr = dict(knobs.in_ddr)
-    stage.loads_once = held
+    # An iteration drains before the next: with several tiles the carry of all of them would not stay on chip.
+    carries = knobs.looped and knobs.tiles == 1
+    stage.loads_once = held and w.pattern is not Pattern.GATHER  # each tile addresses other rows
     if held and w.expert_bytes and knobs.tiles > 1:  # over all tiles any expert may be called: all are loaded
         stage.weight_bytes = w.resident_bytes
     part, whole = ddr.get(Class.EXPERTS if w.expert_bytes else Class.WEIGHTS, (0, 1))
@@ -230,12 +235,12 @@ def _streams(
     stage.kv_bytes = kv - stage.kv_ddr_bytes
     stage.kv_ports = max(1, min(sum(e.ports for e in caches), stage.pcus_used))
     for e in edges[0]:
-        if not e.cache and knobs.looped and e.name in block.inputs:
+        if not e.cache and carries and e.name in block.inputs:
             stage.carried_bytes += e.nbytes
         elif not e.cache:
             stage.read_bytes += e.nbytes
     for e in edges[1]:
-        if knobs.looped and e.role is not Role.KV_CACHE and e.name in block.outputs:
+        if carries and e.role is not Role.KV_CACHE and e.name in block.outputs:
             stage.carried_bytes += e.nbytes
             continue
         # A tensor without tokens is written bit by bit, a share with every tile; cache rows go where the cache is.

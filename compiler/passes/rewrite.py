@@ -29,7 +29,8 @@ class NotApplicable(Exception):
 def rewrite_block(block: Block, actions: tuple[Rewrite, ...]) -> tuple[Block, Refusals]:
     """Apply `actions`, which all name this block, in rule order (absorb and streaming come before split_kv)."""
     refusals = []
-    for action in sorted(actions, key=lambda a: list(Rule).index(a.rule)):
+    last = {a.rule: a for a in actions}  # `*` and a kind are one block here: the last one wins
+    for action in sorted(last.values(), key=lambda a: list(Rule).index(a.rule)):
         try:
             block = _RULES[action.rule](block, action)
         except NotApplicable as refusal:

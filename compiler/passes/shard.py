@@ -58,7 +58,14 @@ def shard_block(block: Block, actions: tuple[Shard, ...], sockets: int) -> tuple
     refusals.extend((None, d) for d in _block_scales(block, splits))
     if any(d.code not in NOT_HERE for _, d in refusals):
         return block, tuple(refusals)
-    return _Sharder(block, splits, experts, sockets).run(), tuple(refusals)
+    try:
+        return _Sharder(block, splits, experts, sockets).run(), tuple(refusals)
+    except _OverSockets as over:
+        place, over_ways = over.args
+        rule = "the ways in which an output and its partial sums are spread multiply"
+        levers = ("fewer ways", "shard the whole part alike")
+        refusal = Diagnostic(Code.SHARD_OVER_SOCKETS, place, rule, over_ways, sockets, "sockets", levers)
+        return block, (*refusals, (None, refusal))
 
 
 def _follow(block: Block, op: Op, splits: dict[str, Split]) -> Split:
@@ -86,7 +93,11 @@ def _claim(
             Code.SHARD_OVER_SOCKETS, subject, f"{ways} ways do not divide {sockets} sockets", ways, sockets, "sockets"
         )
         return
-    if ways == 1:
+    if ways == 1:  # undoes an earlier split
+        for op in ops:
+            splits[op.name].pop(action.dim, None)
+            if action.dim == "experts":
+                experts.pop(op.name, None)
         return
     if action.dim == "experts" and any(op.routing for op in ops):
         count = next(op.routing.experts for op in ops if op.routing)
@@ -122,12 +133,12 @@ def _claim(
 def splittable(op: Op) -> tuple[str, ...]:
     """Dimensions of `op` that may be split over sockets.
 
-    A cache append follows its readers and has none of its own. What a map reduces (partial softmaxes, which need each
-    other's maxima) gives no partial sums, so it stays whole.
+    A cache append follows its readers and has none of its own. What is reduced otherwise than by a sum (partial
+    softmaxes, which need each other's maxima; an argmax) gives no partial sums, so it stays whole.
     """
     if op.pattern is Pattern.SCATTER:
         return ()
-    summed = op.reduced if op.pattern is Pattern.MAP else ()
+    summed = () if op.pattern is Pattern.CONTRACT else op.reduced
     whole = (*WHOLE, *op.sequential, *summed, *(ROTATED if op.name.endswith("_rope") else ()))
     return tuple(d.name for d in op.dims if d.name not in whole)
 
@@ -181,6 +192,10 @@ def _block_scales(block: Block, splits: dict[str, Split]) -> Iterable[Diagnostic
                             "shard experts instead" if op.routing else "--weights bf16",
                         ),
                     )
+
+
+class _OverSockets(Exception):
+    """Internal to this module: an op and the sockets its outputs would take."""
 
 
 @dataclass
@@ -268,6 +283,9 @@ class _Sharder:
             total = summed * through * (apart if op.linear and apart > 1 else 1)
             if total > 1:
                 self.partial[name] = total
+            spread_over = prod(w for w, _ in self.held[name].values()) * total * self.apart.get(name, 1)
+            if spread_over > self.sockets:
+                raise _OverSockets(f"{self.block.kind} {op.name}", spread_over)
 
     def _whole(self, name: str, need: Split) -> str:
         """The name under which `name` can be read split as `need`, after the collectives that takes."""

@@ -103,7 +103,8 @@ class Socket:
             return [(v[0][0] * v[1][0].frac()[..., None]).sum(1)]
         if kind == "kv_reduce":
             x, scale = v[0][0][..., :-2], (v[0][0][..., -2] - v[0][0][..., -2].amax(0)).exp()
-            mixed = (x * scale[..., None]).sum(0) / (v[0][0][..., -1] * scale).sum(0)[..., None]
+            total = (v[0][0][..., -1] * scale).sum(0).clamp_min(1e-300)  # nothing where padding adds heads
+            mixed = (x * scale[..., None]).sum(0) / total[..., None]
             return [piece((mixed, outs[0]), sizes, self.place)[0]]
         if op.routing:
             return self.experts(op, named, sizes, outs)

@@ -145,7 +145,6 @@ TP = "shard {0} attn kv_heads ways=4\nshard {0} ffn ffn ways=4\nshard {0} ffn sh
         ("mla", "mla_dense", "shard mla_dense attn heads ways=4", [("attn.out.all_reduce", 4)]),
         ("dense", "embed", "shard embed embed hidden ways=4", [("y.all_gather", 4)]),
         ("dense", "head", "shard head head.lm_head vocab ways=4", [("logits.all_gather", 4)]),
-        ("dense", "sample", "shard sample sample vocab ways=4", [("next_ids.all_reduce", 4)]),
     ],
 )  # fmt: skip
 def test_collectives_stand_where_values_must_meet(

@@ -1,4 +1,4 @@
-"""What a section keeps on chip and for how long, what crosses HBM, and other figures by hand that no other file pins."""
+"""What a section keeps on chip and for how long, what crosses HBM, and other figures by hand."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from compiler.diagnostic import Code, Diagnostic, quantity
-from compiler.frontend.spec import Attention, Dense, Layer, MoE
+from compiler.frontend.spec import Attention, Dense, Layer
 from compiler.ir.actions import Rewrite, Rule, Shard
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, Graph, Phase, Routing
@@ -42,8 +42,8 @@ def work(block: Block, op: str, target: Target, tokens: int = 1) -> Work:
 
 
 def test_a_tile_waits_for_its_last_reader(graph: Make, target: Target) -> None:
-    """x meets norm at level 1 and the residual at 9 (norm, proj, rope, append, scores, softmax, values, o_proj between);
-    attn.y meets ffn.norm one level on and ffn.residual five (norm, gate, act, down between)."""
+    """x meets norm at level 1, the residual at 9 (proj, rope, append, scores, softmax, values, o_proj between); attn.y
+    meets ffn.norm one level on and ffn.residual five (norm, gate, act, down between)."""
     g = graph(sockets=1, phase=Phase.PREFILL, context=1024)
     block = g.block["gqa_dense"]
     names = [op.name for op in block.ops]
@@ -59,7 +59,7 @@ def test_a_tile_waits_for_its_last_reader(graph: Make, target: Target) -> None:
 
 @pytest.mark.parametrize(("size", "pmus"), [(16, 2), (64, 8), (256, 16)])
 def test_two_context_tiles_of_a_cache_are_on_chip(graph: Make, target: Target, size: int, pmus: int) -> None:
-    """64 sequences x 256 rows x 4 heads x 64: 8 MiB of keys; never more than there are. Scores: 2 x 256 KiB, one PMU."""
+    """64 sequences x 256 rows x 4 heads x 64: 8 MiB of keys, never more. Scores: 2 x 256 KiB, one PMU."""
     text = f"fuse * all\ntile gqa_dense context size={size}"
     assert stage(graph(sockets=1, batch=64), text, target, "attn.scores").pmus == pmus + 1
 
@@ -97,8 +97,8 @@ def test_a_gather_reads_the_rows_it_is_asked_for(graph: Make, target: Target) ->
 
 
 def test_what_sections_leave_each_other_is_in_hbm(graph: Make, target: Target) -> None:
-    """3 tokens, bytes: 8 tensors of 512 (3072), k, v and rotated k (1536), scores and probs of 8 x 256 (12,288), gate, up
-    and mid of 768 (4608); the largest boundary is the logits, 3 x 1000, twice. Appended rows are cache, not activations."""
+    """3 tokens, bytes: 8 tensors of 512 (3072), k, v and rotated k (1536), scores and probs of 8 x 256 (12,288), gate,
+    up and mid of 768 (4608); the largest boundary is the logits, 3 x 1000, twice. Appended rows are cache."""
     g = graph(sockets=1, batch=3)
     block = g.block["gqa_dense"]
     apart = tuple((i, i + 1) for i in range(len(block.ops)))
@@ -209,8 +209,13 @@ def test_defaults_are_not_printed() -> None:
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
-    [(1234567, "PCUs", "1,234,567 PCUs"), (1023, "bytes", "1,023 B"), (1536, "bytes", "1.5 KiB"), (3 * 2**40, "bytes", "3.0 TiB")],
-)  # fmt: skip
+    [
+        (1234567, "PCUs", "1,234,567 PCUs"),
+        (1023, "bytes", "1,023 B"),
+        (1536, "bytes", "1.5 KiB"),
+        (3 * 2**40, "bytes", "3.0 TiB"),
+    ],
+)
 def test_quantities(value: int, unit: str, text: str) -> None:
     assert quantity(value, unit) == text
 
