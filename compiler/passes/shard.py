@@ -63,8 +63,8 @@ def shard_block(block: Block, actions: tuple[Shard, ...], sockets: int) -> tuple
     except _OverSockets as over:
         place, over_ways = over.args
         rule = "the ways in which an output and its partial sums are spread multiply"
-        levers = ("fewer ways", "shard the whole part alike")
-        refusal = Diagnostic(Code.SHARD_OVER_SOCKETS, place, rule, over_ways, sockets, "sockets", levers)
+        help_ = ("fewer ways", "shard the whole part alike")
+        refusal = Diagnostic(Code.SHARD_OVER_SOCKETS, place, rule, over_ways, sockets, "sockets", help_)
         return block, (*refusals, (None, refusal))
 
 
