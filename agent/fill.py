@@ -4,7 +4,7 @@ Deterministic: the same schedule, graph, target and budget give the same numbers
 values; each is then moved to a neighbour, twice as far after a success, until no hole moves.
 """
 
-from agent.evaluator import BudgetSpent, Evaluator, rank
+from agent.evaluator import Evaluator, rank
 from agent.trial import Trial
 from compiler.ir.schedule import Schedule
 from compiler.moves import View, hole_values
@@ -50,6 +50,3 @@ def _try(
 ) -> Trial:
     filled = schedule.filled(v[i] for v, i in zip(values, at, strict=True))
     return evaluator.run(filled, origin, parent)
-
-
-__all__ = ["BudgetSpent", "fill"]

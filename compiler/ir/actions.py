@@ -167,7 +167,7 @@ class Loop(Action):
     family = "loop"
     key = ("block",)
     rewrite = (
-        "launch(block) x N -> launch(loop N { block }): no synchronisation between layers, the carry stays on chip"
+        "launch(block) x N -> launch(loop N { block }): no launch between layers, the carry of one tile stays on chip"
     )
     block: str = word("block")
 

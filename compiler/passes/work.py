@@ -135,7 +135,7 @@ def _edge(tensor: Tensor, tile: _Tile) -> Edge:
 
 @dataclass(frozen=True, slots=True)
 class _Routed:
-    """Expected work of a routed op on the busiest socket, in millionths where it is not whole."""
+    """Expected work of a routed op on the busiest socket, rounded up to whole rows and loads."""
 
     rows: int  # rows routed to this socket's experts
     padded_rows: int  # rows executed, padded to loop tiles and to the busiest region
