@@ -22,6 +22,7 @@ from compiler.ir.actions import (
     Experts,
     Fuse,
     Hole,
+    Loop,
     Place,
     Prefetch,
     Rewrite,
@@ -33,7 +34,7 @@ from compiler.ir.actions import (
 )
 from compiler.ir.schedule import Schedule
 from compiler.ir.text import print_action
-from compiler.moves import View, legal_moves
+from compiler.moves import INSTANCES, View, legal_moves
 
 BEAM = 4
 SWEEP_TRIES = 8
@@ -45,6 +46,7 @@ WEIGHTS: dict[type[Action], int] = {
     Shard: 6,
     Fuse: 2,
     Cut: 1,
+    Loop: 1,
     Place: 3,
     Experts: 5,
     Tile: 5,
@@ -98,13 +100,12 @@ def _templates(evaluator: Evaluator, best: Trial) -> list[Action]:
     for section in report.sections:
         spent[section.block] = spent.get(section.block, 0.0) + section.latency_s
     moves = legal_moves(View(evaluator.graph, best.schedule, evaluator.target))
-    templates = dict.fromkeys(_template(m) for m in moves if WEIGHTS.get(type(m), 1) and not isinstance(m, Units | Cut))
+    templates = dict.fromkeys(_template(m) for m in moves if WEIGHTS[type(m)] and not isinstance(m, Units | Cut))
     families = list(WEIGHTS)
 
     def order(action: Action) -> tuple[bool, int, float]:
         share = spent.get(getattr(action, "block", ""), 0.0)
-        family = families.index(type(action)) if type(action) in families else 0
-        return (share < 0.02 * report.latency_s, family, -share)
+        return (share < 0.02 * report.latency_s, families.index(type(action)), -share)
 
     return sorted(templates, key=order)
 
@@ -153,17 +154,24 @@ def _beam(evaluator: Evaluator) -> list[Trial]:
 def _mutate(evaluator: Evaluator, parent: Trial, rng: random.Random, edits: int) -> tuple[Schedule, str]:
     schedule, said = parent.schedule, []
     for _ in range(edits):
-        by_family: dict[type[Action], list[Action]] = {}
-        for move in legal_moves(View(evaluator.graph, schedule, evaluator.target)):
-            by_family.setdefault(type(move), []).append(move)
-        known = [f for f in by_family if WEIGHTS.get(f, 1)]
-        if not known:
+        move = _draw(View(evaluator.graph, schedule, evaluator.target), rng)
+        if move is None:
             break
-        family = rng.choices(known, [WEIGHTS.get(f, 1) for f in known])[0]
-        move = rng.choice(by_family[family])
         schedule = schedule.with_actions(move)
         said.append(print_action(move))
     return schedule, "evolve: " + "; ".join(said)
+
+
+def _draw(view: View, rng: random.Random) -> Action | None:
+    """A legal move of a family drawn by weight; None if no family has any."""
+    weights = {f: w for f, w in WEIGHTS.items() if w}
+    while weights:
+        family = rng.choices(list(weights), list(weights.values()))[0]
+        moves = tuple(INSTANCES[family](view))
+        if moves:
+            return rng.choice(moves)
+        del weights[family]
+    return None
 
 
 def _join(one: Trial, other: Trial, rng: random.Random) -> Schedule:

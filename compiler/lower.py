@@ -58,11 +58,15 @@ class Refused:
         self.absent: dict[Action, list[Diagnostic]] = {}
 
     def add(self, refusals: Refusals) -> None:
+        """Take what one pass refuses of one block."""
+        absent: dict[Action, Diagnostic] = {}
         for action, diagnostic in refusals:
             if action is not None and getattr(action, "block", "") == ALL and diagnostic.code in NOT_HERE:
-                self.absent.setdefault(action, []).append(diagnostic)
+                absent.setdefault(action, diagnostic)
             else:
                 self.found.append(diagnostic)
+        for action, diagnostic in absent.items():
+            self.absent.setdefault(action, []).append(diagnostic)
 
     def all(self, blocks: int) -> tuple[Diagnostic, ...]:
         nowhere = [diagnostics[0] for diagnostics in self.absent.values() if len(diagnostics) >= blocks]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
+from compiler.diagnostic import Code
 from compiler.ir.actions import (
     ALL,
     Action,
@@ -71,6 +72,25 @@ class View:
             for k, b in self.sharded.items()
         }
 
+    @cached_property
+    def refused(self) -> frozenset[tuple[str, str]]:
+        """Code and subject of what lowering refuses of the schedule as it is."""
+        return _refused(self)
+
+    def accepts(self, action: Action) -> bool:
+        """Whether lowering takes the action and still all others (whether the result fits is another question)."""
+        return _refused(replace(self, schedule=self.schedule.with_actions(action))) <= self.refused
+
+
+def _refused(view: View) -> frozenset[tuple[str, str]]:
+    refused, sockets = Refused(), view.graph.workload.sockets
+    lowered = {b.kind: lower(b, view.schedule, sockets, refused) for b in view.graph.blocks}
+    found = {(str(d.code), d.subject) for d in refused.all(len(lowered))}
+    for loop in (a for a in view.schedule.actions if isinstance(a, Loop)):
+        apart = (k for k in _loop_kinds(view, loop) if k in lowered and len(lowered[k].spans) > 1)
+        found.update((f"{Code.LOOP_BODY_NOT_ONE_SECTION}", k) for k in apart)
+    return frozenset(found)
+
 
 def powers(low: int, high: int) -> tuple[int, ...]:
     """low, 2 low, 4 low, ... up to and including high."""
@@ -100,7 +120,7 @@ def _rewrites(view: View) -> Iterator[Action]:
             else:
                 options = () if rule in done else (Rewrite(block.kind, rule),)
             for option in options:
-                if not rewrite_block(block, (*(a for a in now if a.subject != option.subject), option))[1]:
+                if view.accepts(option):
                     yield option
 
 
@@ -123,8 +143,7 @@ def _shards(view: View) -> Iterator[Action]:
                     option = Shard(kind, part, dim, ways, pad)
                     if option in now or (ways == 1 and (pad or not any(a.subject == option.subject for a in now))):
                         continue
-                    others = tuple(a for a in now if a.subject != option.subject)
-                    if not shard_block(block, (*others, option), sockets)[1]:
+                    if view.accepts(option):
                         yield option
                         break
 
@@ -258,7 +277,7 @@ def hole_values(view: View, action: Action, name: str, hole: Hole) -> tuple[int,
         if same or getattr(action, "block", "") == ALL:
             found.add(getattr(option, name))
     if not found:
-        found = {v for v in _grid(view, action, name) if _accepted(rest, replace(action, **{name: v}))}
+        found = {v for v in _grid(view, action, name) if rest.accepts(_whole(replace(action, **{name: v})))}
     if hole.low is None or hole.high is None:
         return tuple(sorted(found))
     inside = sorted(v for v in found if hole.low <= v <= hole.high)
@@ -276,16 +295,10 @@ def _grid(view: View, action: Action, name: str) -> tuple[int, ...]:
     return powers(8, view.target.pcus // 2) if isinstance(action, Units) else ()
 
 
-def _accepted(view: View, action: Action) -> bool:
-    """Whether the block takes the action: lowering refuses nothing (whether it fits is another question)."""
-    if _has_hole(action):
-        action = replace(action, **{f: 1 for f in action.__dataclass_fields__ if isinstance(getattr(action, f), Hole)})
-    refused = Refused()
-    kinds = [b for b in view.graph.blocks if getattr(action, "block", ALL) in (ALL, b.kind)]
-    for block in kinds:
-        lower(block, view.schedule.with_actions(action), view.graph.workload.sockets, refused)
-    return bool(kinds) and not refused.all(len(kinds))
-
-
 def _has_hole(action: Action) -> bool:
     return any(isinstance(getattr(action, f), Hole) for f in action.__dataclass_fields__)
+
+
+def _whole(action: Action) -> Action:
+    """`action` with 1 in its further holes."""
+    return replace(action, **{f: 1 for f in action.__dataclass_fields__ if isinstance(getattr(action, f), Hole)})

@@ -142,7 +142,9 @@ def _runs(
     used: set[Action] = set()
     out = []
     for body, times in graph.runs:
-        loop = next((a for a in loops if a.block in (ALL, "+".join(body)) and times > 1), None)
+        matching = [a for a in loops if a.block in (ALL, "+".join(body)) and times > 1]
+        loop = matching[0] if matching else None
+        used.update(matching)
         sections: list[Section] = []
         for kind in body:
             low = lowered[kind]
@@ -152,7 +154,6 @@ def _runs(
             sections.extend(section for section, _ in mapped)
             refused.found.extend(d for _, diagnostics in mapped for d in diagnostics)
         if loop is not None:
-            used.add(loop)
             refused.found.extend(_loop_refusals(loop, body, sections, lowered, target))
         out.append(Run(tuple(sections), times, loop is not None))
     for loop in loops:

@@ -120,6 +120,11 @@ class Rewrite(Action):
     rule: Rule = word("rule")
     ways: Number = number(default=1)
 
+    def __post_init__(self) -> None:
+        Action.__post_init__(self)
+        if self.rule is not Rule.SPLIT_KV and self.ways != 1:
+            raise ValueError(f"{self.rule} takes no ways")
+
 
 @dataclass(frozen=True, slots=True)
 class Shard(Action):

@@ -97,7 +97,10 @@ def _parse_line(code: str, fail: Fail) -> Action:
     for f in fields(cls):
         if f.name not in values and f.default is MISSING:
             raise fail(end, f"{family} needs {f.name}", usage(cls))
-    return cls(**values)
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise fail(column, str(error), usage(cls)) from None
 
 
 def usage(cls: type[Action]) -> str:
@@ -127,8 +130,12 @@ def _word(cls: type[Action], f: "Field[Any]", text: str, fail: Callable[[str, st
             )
         return get_type_hints(cls)[f.name](text)
     if "=" in text:
-        raise fail(f"expected a {f.metadata['kind']}, found {text!r}", usage(cls))
+        raise fail(f"expected {_a(f.metadata['kind'])}, found {text!r}", usage(cls))
     return text
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def _number(f: "Field[Any]", text: str, fail: Callable[[str, str], InputError]) -> int | Hole:
@@ -200,4 +207,7 @@ def _action_from_json(value: Any, where: str) -> Action:
     for f in fields(cls):
         if f.name not in values and f.default is MISSING:
             raise InputError(where, f"{cls.family} needs {f.name}", usage(cls))
-    return cls(**values)
+    try:
+        return cls(**values)
+    except ValueError as error:
+        raise InputError(where, str(error), usage(cls)) from None

@@ -29,6 +29,9 @@ from compiler.ir.graph import (
 #: dimension that a merge (or kv_b) made holds unlike outputs side by side.
 WHOLE = ("tokens", "batch", "slots", "latent_dim", "qkv_rows", "gate_up", "kv_b")
 
+#: Dimensions over matrices with scales of their own: experts, and what merge_qkv and merge_gate_up put side by side.
+APART = ("experts", "qkv_rows", "gate_up")
+
 #: Rotary embedding turns pairs of elements far apart in a row: its rows stay whole.
 ROTATED = ("head_dim", "qk_dim", "rope")
 
@@ -167,14 +170,17 @@ def _illegal(block: Block, action: Shard, subject: str, ops: list[Op], sequentia
 
 
 def _block_scales(block: Block, splits: dict[str, Split]) -> Iterable[Diagnostic]:
-    """Weights that share a scale a block must be split at block boundaries, in rows and in columns."""
+    """Weights that share a scale a block must be split at block boundaries, in rows and in columns.
+
+    Merged matrices keep their own scales: each of them must be split so.
+    """
     for op in block.ops:
         split = splits[op.name]
         for weight in (block.tensor[i] for i in op.inputs if block.tensor[i].role is Role.WEIGHT):
             if weight.dtype.group == 1 or not split:
                 continue
             for reduced in (True, False):
-                dims = [d for d in weight.dims if d.name != "experts" and (d.name in op.reduced) == reduced]
+                dims = [d for d in weight.dims if d.name not in APART and (d.name in op.reduced) == reduced]
                 if not any(d.name in split for d in dims) or (not reduced and weight.dtype.label == "mxfp4"):
                     continue
                 local = prod(split[d.name][1] if d.name in split else d.size for d in dims)

@@ -13,7 +13,7 @@ from agent.onboard import OnboardFailed, onboard
 from agent.settings import Settings
 from agent.trial import Onboarding, Progress
 from compiler.errors import InputError
-from compiler.ir.actions import Prefetch, Rewrite, Shard
+from compiler.ir.actions import Prefetch, Rewrite, Rule, Shard
 from compiler.ir.graph import Graph
 from compiler.ir.schedule import Schedule
 from compiler.ir.text import parse_schedule
@@ -155,7 +155,7 @@ def test_transfer_keeps_what_applies(graph: Callable[..., Graph], target: Target
     moved = transfer(source, dense, target, preset("o3", dense, target))
     assert isinstance(compile_schedule(dense, moved.schedule, target), Program)
     edits = set(moved.schedule.actions) - set(preset("o3", dense, target).actions)
-    assert edits == {Rewrite("gqa_dense", "split_kv", 4), Prefetch("gqa_dense", 2**20)}  # type: ignore[arg-type]
+    assert edits == {Rewrite("gqa_dense", Rule.SPLIT_KV, 4), Prefetch("gqa_dense", 2**20)}
     assert (moved.kept, moved.dropped) == (2, 2)  # experts and their shard have nothing to act on
     assert not any(isinstance(a, Shard) and a.dim == "experts" for a in moved.schedule.actions)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compiler.errors import InputError
-from compiler.ir.actions import FAMILIES, RANK, Action, Cut, Fuse, Hole, Prefetch, Tile
+from compiler.ir.actions import FAMILIES, RANK, Action, Cut, Fuse, Hole, Prefetch, Rewrite, Rule, Tile
 from compiler.ir.schedule import Schedule
 from compiler.ir.text import from_json, parse_schedule, print_action, to_json, usage
 
@@ -30,6 +30,9 @@ def actions_of(cls: type[Action]) -> st.SearchStrategy[Action]:
         else:
             hint = hints[f.name]
             arguments[f.name] = WORDS if hint is str else st.sampled_from(list(hint))
+    if cls is Rewrite:  # only split_kv takes ways
+        plain = st.builds(Rewrite, block=WORDS, rule=st.sampled_from([r for r in Rule if r is not Rule.SPLIT_KV]))
+        return st.one_of(plain, st.builds(Rewrite, **{**arguments, "rule": st.just(Rule.SPLIT_KV)}))
     return st.builds(cls, **arguments)
 
 
@@ -79,7 +82,8 @@ def test_bytes_are_printed_in_the_largest_whole_unit(number: int, printed: str) 
         ("shard a attn kv_heads ways=0", 28, "at least 1"),
         ("shard a attn kv_heads wys=2", 23, "did you mean ways"),
         ("shard a attn kv_heads ways=2 ways=2", 30, "ways twice"),
-        ("shard a ways=2", 9, "expected a op"),
+        ("rewrite a merge_qkv ways=2", 21, "merge_qkv takes no ways"),
+        ("shard a ways=2", 9, "expected an op"),
         ("place a weights l2", 17, "one of: sram, hbm, ddr"),
         ("rewrite a merge_qvk", 11, "did you mean merge_qkv"),
         ("tile a tokens size=8..4", 20, "size is 8..4"),

@@ -1,4 +1,4 @@
-"""Bugs that tests found: what is right. `open_bug` marks what is not fixed yet, and goes when the bug does (strict)."""
+"""Bugs that review found, each beside what is right."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,6 @@ from compiler.routing import expected_loads
 from compiler.target import Target
 
 Make = Callable[..., Graph]
-open_bug = pytest.mark.xfail(strict=True)
 
 
 def test_split_kv_on_all_blocks_and_on_one(graph: Make, target: Target) -> None:
@@ -32,13 +31,11 @@ def test_split_kv_on_all_blocks_and_on_one(graph: Make, target: Target) -> None:
     assert lower_block(graph().block["gqa_dense"], parse_schedule(text), 4).op["attn.core"].size("splits") == 4
 
 
-@open_bug
 def test_fuse_on_all_blocks_acts_where_it_can(graph: Make, target: Target) -> None:
     """Both ends of a span are refused in a block without them, so 3 blocks give 6 refusals: more than 4 blocks."""
     assert isinstance(compile_schedule(graph(), parse_schedule("fuse * ffn.gate_proj..ffn.act"), target), Program)
 
 
-@open_bug
 def test_loop_on_all_blocks_beside_another_loop(graph: Make, target: Target) -> None:
     """The first loop takes the run; `*` is then told that the blocks do not repeat."""
     text = "fuse * all\nloop gqa_dense\nloop *"
@@ -55,7 +52,6 @@ def test_json_whose_family_is_no_word() -> None:
     [("o3", 16, "rewrite gqa_dense split_kv ways=2"), ("o3", 16, "rewrite gqa_dense merge_qkv"),
      ("o1", 4, "rewrite gqa_dense merge_qkv"), ("o1", 4, "shard gqa_dense ffn ffn ways=1")],
 )  # fmt: skip
-@open_bug
 def test_a_legal_move_leaves_the_other_actions_something_to_act_on(
     graph: Make, target: Target, name: str, sockets: int, move: str
 ) -> None:
@@ -72,7 +68,6 @@ def test_loads_of_a_dense_routing_do_not_underflow() -> None:
     assert expected_loads(16, 13, 448, 512) == pytest.approx(16)
 
 
-@open_bug
 def test_merged_gate_and_up_keep_whole_scale_blocks(graph: Make) -> None:
     """3072 / 16: two shards of 192 rows count as 384 = 3 x 128, though in each of the two matrices a block is cut."""
     layer = Layer(Attention(4, 2, 64), Dense(3072))
