@@ -159,30 +159,44 @@ def interval(section: Section, r: Rates) -> tuple[float, str, float]:
     """Steady seconds between loop tiles, what sets it, and HBM seconds of it: the slowest stage or shared server.
 
     A stage drains between tiles, and tiles share no step of a collective: many small tiles are not free. A buffer of
-    depth 1 makes a stage and its slowest consumer take turns.
+    depth 1 makes a stage and its slowest consumer take turns: the time of both, what they move included.
     """
     slowest, cause = 0.0, str(Cause.FILL)
-    kv = moved = weights = ddr = link = 0.0
-    works = [stage_s(s, r) for s in section.stages]
-    for i, s in enumerate(section.stages):
-        time, why = works[i]
-        time += (1 + s.restarts) * r.latency_s
-        turn = max((works[p][0] for p in s.preds if section.stages[p].depth < 2), default=0.0)
-        if time + turn > slowest:
-            slowest, cause = time + turn, why
-        kv += s.kv_bytes / r.kv
-        moved += (s.read_bytes + s.write_bytes) / r.weights
-        ddr += s.kv_ddr_bytes / r.ddr
-        if not s.loads_once:
-            weights += s.weight_bytes / r.weights
-            ddr += s.ddr_bytes / r.ddr
-        link += s.link_bytes / r.link + s.link_steps * r.step_s
-    hbm = weights + kv + moved
-    shares = {Cause.WEIGHTS: weights, Cause.KV: kv, Cause.ACTIVATIONS: moved}
-    for time, why in ((hbm, max(shares, key=lambda c: shares[c])), (ddr, Cause.DDR), (link, Cause.COLLECTIVE)):
+    total = dict.fromkeys(_SERVERS, 0.0)
+    spent: list[float] = []
+    for s in section.stages:
+        moves = _moves(s, r)
+        for why, time in moves.items():
+            total[why] += time
+        work, why = stage_s(s, r)
+        hbm = moves[Cause.WEIGHTS] + moves[Cause.KV] + moves[Cause.ACTIVATIONS]
+        supply = max(hbm, moves[Cause.DDR], moves[Cause.COLLECTIVE])
+        if supply > work:
+            work, why = supply, max(_SERVERS, key=lambda c: moves[c])
+        spent.append(work + (1 + s.restarts) * r.latency_s)
+        turn = max((spent[p] for p in s.preds if section.stages[p].depth < 2), default=0.0)
+        if spent[-1] + turn > slowest:
+            slowest, cause = spent[-1] + turn, why
+    hbm = total[Cause.WEIGHTS] + total[Cause.KV] + total[Cause.ACTIVATIONS]
+    why = max((Cause.WEIGHTS, Cause.KV, Cause.ACTIVATIONS), key=lambda c: total[c])
+    for time, name in ((hbm, why), (total[Cause.DDR], Cause.DDR), (total[Cause.COLLECTIVE], Cause.COLLECTIVE)):
         if time > slowest:
-            slowest, cause = time, why
+            slowest, cause = time, name
     return slowest, cause, hbm
+
+
+_SERVERS = (Cause.WEIGHTS, Cause.KV, Cause.ACTIVATIONS, Cause.DDR, Cause.COLLECTIVE)
+
+
+def _moves(s: Stage, r: Rates) -> dict[str, float]:
+    """Seconds a stage's bytes of each tile after the first take on HBM (by kind), DDR and links."""
+    return {
+        Cause.WEIGHTS: 0.0 if s.loads_once else s.weight_bytes / r.weights,
+        Cause.KV: s.kv_bytes / r.kv,
+        Cause.ACTIVATIONS: (s.read_bytes + s.write_bytes) / r.weights,
+        Cause.DDR: (s.kv_ddr_bytes + (0 if s.loads_once else s.ddr_bytes)) / r.ddr,
+        Cause.COLLECTIVE: s.link_bytes / r.link + s.link_steps * r.step_s,
+    }
 
 
 def section_pass(section: Section, r: Rates, ahead: float, carried: bool) -> Pass:

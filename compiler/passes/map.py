@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from compiler.diagnostic import Code, Diagnostic, quantity
 from compiler.ir.actions import ALL, Class
-from compiler.ir.graph import Block, Pattern, Role
+from compiler.ir.graph import Block, Op, Pattern, Role
 from compiler.passes.partition import Span
 from compiler.passes.work import Edge, Tiling, Work, block_work
 from compiler.program import Section, Stage
@@ -74,16 +74,17 @@ def crossing_bytes(block: Block, spans: tuple[Span, ...]) -> int:
 def map_section(block: Block, span: Span, knobs: Knobs, target: Target) -> tuple[Section, tuple[Diagnostic, ...]]:
     """The section of ops `span`, and what keeps it from fitting the chip."""
     works = block_work(block, knobs.tiling, target)[span[0] : span[1]]
-    units = _units(works, dict(knobs.units), target, knobs.residents)
-    for hold in _holds(works, knobs):
+    holds = _holds(works, knobs)
+    for hold, share in [*((h, UNITS_SHARE) for h in holds), *((holds[-1], UNITS_SHARE / n) for n in (2, 4, 8))]:
+        units = _units(works, dict(knobs.units), target, share / knobs.residents)
         section, stored = _build(works, units, hold, knobs, (block, span, target))
         if section.sram_bytes * knobs.residents <= target.sram_bytes:
             break
     return section, tuple(_refusals(section, stored, target))
 
 
-def _units(works: tuple[Work, ...], asked: dict[str, int], target: Target, residents: int) -> list[int]:
-    """PCUs a stage: as asked, else in proportion to the cycles it would take on one PCU, within its parallelism."""
+def _units(works: tuple[Work, ...], asked: dict[str, int], target: Target, share: float) -> list[int]:
+    """PCUs a stage: as asked, else of `share` of the chip in proportion to its cycles on one PCU, at most its cap."""
     port, per_cycle = target.port_bytes_per_cycle, target.lanes * target.pcu_stages
     need = [
         max(w.macs / per_cycle + w.vector_ops, (w.weight_bytes + w.expert_bytes) / port, 1.0) if w.cap else 0.0
@@ -91,12 +92,12 @@ def _units(works: tuple[Work, ...], asked: dict[str, int], target: Target, resid
     ]
     if ALL in asked:
         asked = {w.op: asked.get(w.op, asked[ALL]) for w in works if w.link_steps == 0}
-    left = target.pcus * UNITS_SHARE / residents - sum(asked.get(w.op, 0) for w in works)
+    left = target.pcus * share - sum(asked.get(w.op, 0) for w in works)
     total = sum(n for w, n in zip(works, need, strict=True) if w.op not in asked) or 1.0
     out = []
     for w, n in zip(works, need, strict=True):
-        share = int(max(0.0, left) * n / total)
-        out.append(asked.get(w.op) or (max(1, min(w.cap, share)) if w.link_steps == 0 else 0))
+        mine = int(max(0.0, left) * n / total)
+        out.append(asked.get(w.op) or (max(1, min(w.cap, mine)) if w.link_steps == 0 else 0))
     return out
 
 
@@ -120,11 +121,14 @@ class Wiring:
 
     preds: producers of each stage. lag: how many pipeline levels each stage's output waits for its last reader.
     entry: the same for each tensor that comes from outside. A tensor is on chip for that many tiles at once.
+    walk: how many walks along the context end before each stage begins (a softmax reads all of it before it gives
+    anything). Rows of a cache stream by: stages of another walk read them again.
     """
 
     preds: tuple[tuple[int, ...], ...]
     lag: tuple[int, ...]
     entry: dict[str, int]
+    walk: tuple[int, ...]
 
 
 @lru_cache(maxsize=4096)
@@ -133,17 +137,23 @@ def wiring(block: Block, span: Span) -> Wiring:
     preds: list[tuple[int, ...]] = []
     level: list[int] = []
     lag = [1] * len(ops)
+    walk: list[int] = []
     seen: dict[str, list[int]] = {}
     for i, op in enumerate(ops):
         made = {name: flow.producer.get(name, -1) - span[0] for name in op.inputs}
         mine = tuple(sorted({p for p in made.values() if p >= 0}))
         preds.append(mine)
         level.append(1 + max((level[p] for p in mine), default=0))
+        walk.append(max((walk[p] + _ends_a_walk(ops[p]) for p in mine), default=0))
         for p in mine:
             lag[p] = max(lag[p], level[i] - level[p])
         for name in (n for n, p in made.items() if p < 0):
             seen.setdefault(name, []).append(level[i])
-    return Wiring(tuple(preds), tuple(lag), {n: 1 + max(at) - min(at) for n, at in seen.items()})
+    return Wiring(tuple(preds), tuple(lag), {n: 1 + max(at) - min(at) for n, at in seen.items()}, tuple(walk))
+
+
+def _ends_a_walk(op: Op) -> bool:
+    return op.pattern is Pattern.REDUCE and op.size("context") > 1
 
 
 def _build(
@@ -154,11 +164,12 @@ def _build(
     wires, flow, depths = wiring(block, span), dataflow(block), dict(knobs.depths)
     stages: list[Stage] = []
     stored: list[tuple[str, int]] = []
-    read: set[str] = set()
+    read: set[tuple[str, int]] = set()
     several = knobs.tiles > 1
     for i, w in enumerate(works):
-        off_chip = [e for e in w.inputs if e.name in wires.entry and e.name not in read]
-        read.update(e.name for e in off_chip)
+        walk = wires.walk[i]
+        off_chip = [e for e in w.inputs if e.name in wires.entry and (e.name, walk if e.rows > 1 else 0) not in read]
+        read.update((e.name, walk if e.rows > 1 else 0) for e in off_chip)
         depth = depths.get(w.op, depths.get("*", 2))
         out = [e for e in w.outputs if _leaves(e, block, flow, span)]
         held = hold[1] if w.expert_bytes else hold[0]
@@ -244,7 +255,7 @@ def _streams(
             stage.carried_bytes += e.nbytes
             continue
         # A tensor without tokens is written bit by bit, a share with every tile; cache rows go where the cache is.
-        nbytes = -(-e.nbytes // knobs.tiles) if e.whole else e.nbytes
+        nbytes = -(-e.total // knobs.tiles) if e.whole else e.nbytes
         to_ddr = -(-nbytes * part // whole) if e.role is Role.KV_CACHE else 0
         stage.kv_ddr_bytes += to_ddr
         stage.write_bytes += nbytes - to_ddr
@@ -257,12 +268,12 @@ def _buffers(
 
     tiles: how many tiles of its output, and of each tensor from outside, are on chip at once.
     """
-    out = [(f"{w.op} output", e.nbytes * (1 if e.whole else tiles[0])) for e in w.outputs]
+    out = [(f"{w.op} output", e.nbytes * e.copies(tiles[0])) for e in w.outputs]
     for e in off_chip:
         if e.rows > 1:  # rows of a cache, or what was expanded from one: two context tiles
             out.append((f"{e.name} stream", min(e.nbytes, 2 * e.nbytes * knobs.tiling.context // e.rows)))
         else:
-            out.append((f"{e.name} stream", e.nbytes * (1 if e.whole else tiles[1][e.name])))
+            out.append((f"{e.name} stream", e.nbytes * e.copies(tiles[1][e.name])))
     if w.resident_bytes:
         flight = min(stage.weight_bytes + stage.ddr_bytes, 2 * STREAM_CHUNK * stage.pcus_used)
         out.append((f"{w.op} weights", w.resident_bytes if held else flight))

@@ -10,31 +10,39 @@ from math import ceil, prod
 
 from compiler.ir.actions import Experts, known
 from compiler.ir.dtype import DType
-from compiler.ir.graph import Block, CollectiveKind, Op, Pattern, Role, Routing, Tensor, is_cache
+from compiler.ir.graph import Block, CollectiveKind, Dim, Op, Pattern, Role, Routing, Tensor, is_cache
 from compiler.passes.rewrite import CORE
 from compiler.routing import expected_active, expected_busiest, expected_loads
 from compiler.target import Target
 
 #: Vector passes a stored element takes to become BF16: one cast (fp8, int8, fp16); unpack and scale (mxfp4).
 CONVERT_PASSES = {DType.BF16: 0, DType.FP32: 0, DType.MXFP4: 2}
+#: Relative: what is this close to a whole number is that number.
+_ROUNDING = 1e-9
 #: Dimensions inside a cache row: a stream walks them in order, so they give no further ports.
 ROW_DIMS = ("context", "head_dim", "latent_dim", "qk_dim", "v_dim", "kv_b")
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A tensor as one loop tile sees it: bytes a tile, and whether it is whole at every tile (no token dimension).
+    """A tensor as one loop tile sees it: bytes a tile, bytes of all tiles, and whether every tile sees all of it that
+    belongs to its sequences (no token dimension).
 
     rows: context rows of a cache, 1 otherwise; ports: independent streams its rows can arrive on.
     """
 
     name: str
     nbytes: int
+    total: int
     whole: bool
     role: Role
     cache: bool
     rows: int
     ports: int
+
+    def copies(self, tiles: int) -> int:
+        """How many are on chip where `tiles` tiles are: what is whole, once; twice where sequence follows sequence."""
+        return tiles if not self.whole else 1 if self.nbytes == self.total else 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +81,14 @@ class Tiling:
 @lru_cache(maxsize=8192)
 def block_work(block: Block, tiling: Tiling, target: Target) -> tuple[Work, ...]:
     """Work of every op of `block`, in order."""
-    return tuple(_op_work(block, op, tiling, target) for op in block.ops)
+    share = _Tile(block, tiling)
+    return tuple(_op_work(block, op, tiling, share, target) for op in block.ops)
 
 
-def _op_work(block: Block, op: Op, tiling: Tiling, target: Target) -> Work:
-    share = _Tile(op, tiling)
-    sizes = {d.name: share.size(d.name, d.size) for d in op.dims}
+def _op_work(block: Block, op: Op, tiling: Tiling, share: "_Tile", target: Target) -> Work:
+    sizes = {d.name: share.size(d) for d in op.dims}
     points = prod(sizes.values())
-    routed = _routed(op, sizes, tiling) if op.routing else None
+    routed = _routed(block, op, sizes, tiling, target) if op.routing else None
     executed = points if routed is None else routed.points(points)
     padded = _lane_padded(sizes, executed, target.lanes)
     weights = [block.tensor[i] for i in op.inputs if block.tensor[i].role is Role.WEIGHT]
@@ -113,74 +121,98 @@ def _op_work(block: Block, op: Op, tiling: Tiling, target: Target) -> Work:
 
 
 class _Tile:
-    """Sizes inside a loop tile: only the token dimension is cut."""
+    """Sizes inside a loop tile: tokens are cut, and with them the sequences (`batch`) that they belong to."""
 
-    def __init__(self, op: Op, tiling: Tiling) -> None:
-        self.tokens = (
-            min(tiling.tokens, op.size("tokens")) if any(d.name == "tokens" for d in op.dims) else tiling.tokens
-        )
+    def __init__(self, block: Block, tiling: Tiling) -> None:
+        tokens = max(op.size("tokens") for op in block.ops)
+        batch = max((d.size for t in block.tensors for d in t.dims if d.name == "batch"), default=1)
+        self.tokens, length = tiling.tokens, max(1, tokens // batch)
+        aligned = length % self.tokens == 0 or self.tokens % length == 0
+        self.batch = -(-self.tokens // length) + (0 if aligned else 1)  # a tile may begin inside a sequence
 
-    def size(self, name: str, size: int) -> int:
-        return min(self.tokens, size) if name == "tokens" else size
+    def size(self, dim: Dim) -> int:
+        return min(dim.size, {"tokens": self.tokens, "batch": self.batch}.get(dim.name, dim.size))
 
 
 def _edge(tensor: Tensor, tile: _Tile) -> Edge:
     whole = not any(d.name == "tokens" for d in tensor.dims)
-    nbytes = tensor.nbytes if whole else tensor.dtype.nbytes(prod(tile.size(d.name, d.size) for d in tensor.dims))
-    ports = prod(d.size for d in tensor.dims if d.name not in ROW_DIMS)
-    rows = next((d.size for d in tensor.dims if d.name == "context"), 1)
+    sizes = {d.name: tile.size(d) for d in tensor.dims}
+    ports = prod(n for name, n in sizes.items() if name not in ROW_DIMS)
     cache = tensor.role is Role.KV_CACHE and is_cache(tensor)
-    return Edge(tensor.name, nbytes, whole, tensor.role, cache, rows, ports)
+    nbytes = tensor.dtype.nbytes(prod(sizes.values()))
+    return Edge(tensor.name, nbytes, tensor.nbytes, whole, tensor.role, cache, sizes.get("context", 1), ports)
 
 
 @dataclass(frozen=True, slots=True)
 class _Routed:
-    """Expected work of a routed op on the busiest socket, rounded up to whole rows and loads."""
+    """Expected work of a routed op on the busiest socket; expectations, so not whole numbers."""
 
-    rows: int  # rows routed to this socket's experts
-    padded_rows: int  # rows executed, padded to loop tiles and to the busiest region
-    loads: int  # expert loads a tile of tokens, on this socket
-    waves: int  # experts that the busiest region visits
+    rows: float  # rows routed to this socket's experts
+    padded_rows: float  # rows executed, padded to loop tiles and to the busiest region
+    loads: float  # expert loads a tile of tokens, on this socket
+    waves: float  # experts that the busiest region visits
     regions: int
     all_rows: int
 
     def points(self, points: int) -> int:
-        return points * self.padded_rows // self.all_rows
+        return _up(points * self.padded_rows / self.all_rows)
 
     def useful(self, points: int) -> int:
-        return points * self.rows // self.all_rows
+        return _up(points * self.rows / self.all_rows)
 
 
-def _routed(op: Op, sizes: dict[str, int], tiling: Tiling) -> _Routed:
+def _routed(block: Block, op: Op, sizes: dict[str, int], tiling: Tiling, target: Target) -> _Routed:
     routing: Routing = op.routing  # type: ignore[assignment]
     tokens, slots = sizes["tokens"], routing.top_k
     regions = known(tiling.experts.regions) if tiling.experts else 1
-    tile = known(tiling.experts.tile) if tiling.experts else default_tile(routing, tokens)
-    rows = tokens * slots
+    if tiling.experts:
+        tile = known(tiling.experts.tile)
+    else:
+        weights = [block.tensor[i] for i in op.inputs if block.tensor[i].role is Role.WEIGHT]
+        nbytes = sum(w.nbytes for w in weights) // weights[0].dims[0].size
+        macs = op.points * op.flops_per_point // 2 // (op.size("tokens") * op.size("slots"))
+        tile = default_tile(routing, tokens, nbytes / target.hbm_bytes_per_s, 2 * macs / target.peak_flops)
     loads = expected_loads(routing.experts, slots, tokens, tile)
-    active = min(routing.experts, ceil(expected_active(routing.experts, slots, tokens) - 1e-9))
-    share = expected_busiest(routing.experts, active, routing.sockets) / active
-    local_active = max(1, ceil(active * share - 1e-9))
-    local_experts = routing.experts // routing.sockets
-    busiest = expected_busiest(local_experts, min(local_active, local_experts), regions)
-    imbalance = busiest * regions / local_active
+    active = expected_active(routing.experts, slots, tokens)
+    share = _busiest(routing.experts, active, routing.sockets) / active
+    local_active = active * share
+    imbalance = _busiest(routing.experts // routing.sockets, local_active, regions) * regions / local_active
     return _Routed(
-        rows=ceil(rows * share - 1e-9),
-        padded_rows=max(1, ceil(loads * tile * share * imbalance - 1e-9)),
-        loads=max(1, ceil(loads * share - 1e-9)),
-        waves=max(1, ceil(loads * share * imbalance / regions - 1e-9)),
+        rows=tokens * slots * share,
+        padded_rows=loads * tile * share * imbalance,
+        loads=loads * share,
+        waves=loads * share * imbalance / regions,
         regions=regions,
-        all_rows=rows,
+        all_rows=tokens * slots,
     )
 
 
-def default_tile(routing: Routing, tokens: int) -> int:
-    """Rows of an expert's loop tile where the schedule says nothing: the power of two that holds the mean load."""
-    mean = tokens * routing.top_k / routing.experts
-    tile = 1
-    while tile < mean:
-        tile *= 2
-    return tile
+def _up(value: float) -> int:
+    return ceil(value * (1 - _ROUNDING))
+
+
+def _busiest(experts: int, active: float, groups: int) -> float:
+    """Expected load of the fullest group for an expected number of active experts: linear between whole numbers."""
+    low = min(experts, int(active * (1 + _ROUNDING)))
+    part = min(max(0.0, active - low), 1.0)
+    there = expected_busiest(experts, low, groups)
+    if low == experts or not part:
+        return there
+    return there + part * (expected_busiest(experts, low + 1, groups) - there)
+
+
+@lru_cache(maxsize=1024)
+def default_tile(routing: Routing, tokens: int, load_s: float, row_s: float) -> int:
+    """Rows of an expert's loop tile where the schedule says nothing: the power of two that costs least, the smallest of
+    equals. More rows a tile mean fewer loads (`load_s` each) and more padded rows (`row_s` each), side by side.
+    """
+    best, least = 1, 0.0
+    for tile in (1 << n for n in range(tokens.bit_length() + 1)):
+        loads = expected_loads(routing.experts, routing.top_k, tokens, tile)
+        cost = max(loads * load_s, loads * tile * row_s)
+        if tile == 1 or cost < least * (1 - _ROUNDING):
+            best, least = tile, cost
+    return best
 
 
 def _touched(op: Op, weight: Tensor, points: int, routed: _Routed | None) -> int:
@@ -189,7 +221,7 @@ def _touched(op: Op, weight: Tensor, points: int, routed: _Routed | None) -> int
         return min(points, weight.elements)
     if routed is None:
         return weight.elements
-    return weight.elements // weight.dims[0].size * routed.loads
+    return _up(weight.elements // weight.dims[0].size * routed.loads)
 
 
 def _lane_padded(sizes: dict[str, int], points: int, lanes: int) -> int:
@@ -205,7 +237,7 @@ def _cap(op: Op, sizes: dict[str, int], routed: _Routed | None, target: Target) 
     free = prod(s for n, s in sizes.items() if n not in op.reduced and n not in op.sequential)
     summed = prod(s for n, s in sizes.items() if n in op.reduced and n not in op.sequential)
     if routed is not None:  # one expert at a time in a region: its rows only
-        rows = max(1, routed.padded_rows // max(1, routed.loads))
+        rows = max(1, int(routed.padded_rows / max(1.0, routed.loads) * (1 + _ROUNDING)))
         free = free // (sizes["tokens"] * sizes["slots"]) * rows
     units = free if op.sequential else -(-free // target.lanes)
     if _streaming(op):  # scores and values are two contractions, each on PCUs of its own
@@ -228,7 +260,7 @@ def _passes(block: Block, op: Op, target: Target) -> int:
 def _restarts(op: Op, routed: _Routed | None, tiling: Tiling) -> int:
     """Pipeline refills inside a tile: an expert switch each; each context step but the first of streaming softmax."""
     if routed is not None:
-        return routed.waves - 1
+        return max(0, _up(routed.waves) - 1)
     if _streaming(op):
         return -(-op.size("context") // tiling.context) - 1
     return 0

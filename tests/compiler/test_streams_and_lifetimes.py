@@ -17,6 +17,7 @@ from compiler.passes.shard import shard_block
 from compiler.passes.work import Tiling, Work, block_work, default_tile
 from compiler.pipeline import compile_schedule
 from compiler.program import Program, Section, Stage
+from compiler.routing import expected_loads
 from compiler.target import Target
 from compiler.verify import CompilerFault, verify_sections, verify_sharded
 
@@ -128,9 +129,25 @@ def test_held_on_chip_means_stored_in_hbm(graph: Make, target: Target) -> None:
 # -- work
 
 
-@pytest.mark.parametrize(("tokens", "rows"), [(1, 1), (8, 1), (9, 2), (16, 2), (17, 4), (64, 8)])
-def test_an_expert_tile_is_the_power_of_two_that_holds_the_mean_load(tokens: int, rows: int) -> None:
-    assert default_tile(Routing(16, 2), tokens) == rows
+@pytest.mark.parametrize(
+    ("tokens", "load_s", "row_s", "rows"),
+    [
+        (1, 1e-6, 1e-9, 1),  # one row: a larger tile is padding
+        (64, 0.0, 1e-9, 1),  # loads for nothing
+        (64, 1e-6, 0.0, 32),  # rows for nothing: the mean load is 8, and 32 hold it all but always
+        (64, 1e-6, 1e-6 / 8, 8),  # a load costs as much as 8 rows
+        (4096, 1e-6, 1e-6 / 64, 64),
+    ],
+)
+def test_the_default_expert_tile_costs_least(tokens: int, load_s: float, row_s: float, rows: int) -> None:
+    routing = Routing(16, 2)
+    assert default_tile(routing, tokens, load_s, row_s) == rows
+
+    def cost(tile: int) -> float:
+        loads = expected_loads(16, 2, tokens, tile)
+        return max(loads * load_s, loads * tile * row_s)
+
+    assert all(cost(rows) <= cost(1 << n) * (1 + 1e-6) for n in range(13))
 
 
 def test_top_k_passes_once_for_each_winner(graph: Make, target: Target) -> None:
