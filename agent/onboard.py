@@ -14,6 +14,7 @@ from agent.evaluator import Evaluator, rank
 from agent.experience import records
 from agent.experience.store import Store
 from agent.experience.transfer import transfer
+from agent.presets import PRESETS, preset
 from agent.search import search
 from agent.settings import Settings
 from agent.trial import Counts, Onboarding, OnProgress, Progress, Start, Trial
@@ -23,7 +24,6 @@ from compiler.diagnostic import Diagnostic
 from compiler.frontend import ModelSpec
 from compiler.ir.graph import Graph
 from compiler.ir.schedule import Schedule
-from compiler.presets import PRESETS, preset
 from compiler.target import Target
 from simulator.bound import bound_of
 from simulator.report import Report

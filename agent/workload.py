@@ -3,13 +3,13 @@
 import json
 from pathlib import Path
 
+from agent.presets import PRESETS, preset
 from agent.settings import Settings
 from compiler.errors import InputError, nearest
 from compiler.frontend import ModelSpec, build, load_model
 from compiler.ir.graph import Graph
 from compiler.ir.schedule import Schedule
 from compiler.ir.text import from_json, parse_schedule
-from compiler.presets import PRESETS, preset
 from compiler.target import Target, load_target
 
 MAX_SCHEDULE_BYTES = 4 * 2**20

@@ -20,6 +20,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 import numpy as np
 
 from agent.evaluate import evaluate
+from agent.presets import preset
 from compiler.frontend import build
 from compiler.frontend.spec import Attention, Dense, Layer, ModelSpec
 from compiler.ir.actions import Prefetch, Units
@@ -28,7 +29,6 @@ from compiler.ir.schedule import Schedule
 from compiler.moves import View, legal_moves
 from compiler.passes import map as map_pass
 from compiler.passes import partition, rewrite, shard, work
-from compiler.presets import preset
 from compiler.target import Target, load_target
 
 

@@ -13,6 +13,7 @@ class SimulatorFault(AssertionError):
 def check(report: Report, target: Target, flops: int) -> None:
     """Raise SimulatorFault, naming the law, if `report` beats its bound, a bandwidth, the peak or a capacity."""
     t = report.latency_s
+    compulsory = report.bound.memory_s * (target.hbm_bytes_per_s + target.ddr_bytes_per_s)  # a socket's share of all
     sustained = target.hbm_bytes_per_s * max(target.hbm_efficiency, target.kv_stream_efficiency)
     laws = (
         ("latency is below the proven bound", t, report.bound.latency_s),
@@ -20,6 +21,7 @@ def check(report: Report, target: Target, flops: int) -> None:
         ("DDR moves bytes faster than its peak", t, report.ddr_read_bytes / target.ddr_bytes_per_s),
         ("links move bytes faster than their peak", t, report.link_bytes / target.link_bytes_per_s),
         ("units compute faster than their peak", t, flops / target.peak_flops),
+        ("fewer bytes are read than the model must read", report.hbm_read_bytes + report.ddr_read_bytes, compulsory),
         ("SRAM holds more than there is", target.sram_bytes, report.sram_peak_bytes),
         ("more PCUs are used than there are", target.pcus, report.pcus_peak),
         ("HBM holds more than there is", target.hbm_bytes, report.memory_hbm_bytes),

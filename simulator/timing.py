@@ -162,7 +162,7 @@ def interval(section: Section, r: Rates) -> tuple[float, str, float]:
     depth 1 makes a stage and its slowest consumer take turns: the time of both, what they move included.
     """
     slowest, cause = 0.0, str(Cause.FILL)
-    total = dict.fromkeys(_SERVERS, 0.0)
+    total: dict[str, float] = dict.fromkeys(_SERVERS, 0.0)
     spent: list[float] = []
     for s in section.stages:
         moves = _moves(s, r)

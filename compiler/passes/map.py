@@ -123,12 +123,14 @@ class Wiring:
     entry: the same for each tensor that comes from outside. A tensor is on chip for that many tiles at once.
     walk: how many walks along the context end before each stage begins (a softmax reads all of it before it gives
     anything). Rows of a cache stream by: stages of another walk read them again.
+    inner: tensors that are made here and read here.
     """
 
     preds: tuple[tuple[int, ...], ...]
     lag: tuple[int, ...]
     entry: dict[str, int]
     walk: tuple[int, ...]
+    inner: frozenset[str]
 
 
 @lru_cache(maxsize=4096)
@@ -149,7 +151,9 @@ def wiring(block: Block, span: Span) -> Wiring:
             lag[p] = max(lag[p], level[i] - level[p])
         for name in (n for n, p in made.items() if p < 0):
             seen.setdefault(name, []).append(level[i])
-    return Wiring(tuple(preds), tuple(lag), {n: 1 + max(at) - min(at) for n, at in seen.items()}, tuple(walk))
+    entry = {n: 1 + max(at) - min(at) for n, at in seen.items()}
+    inner = frozenset(n for op in ops for n in op.inputs if flow.producer.get(n, -1) >= span[0])
+    return Wiring(tuple(preds), tuple(lag), entry, tuple(walk), inner)
 
 
 def _ends_a_walk(op: Op) -> bool:
@@ -176,7 +180,9 @@ def _build(
         stage = _stage(w, units[i], depth, wires.preds[i])
         _streams(stage, w, (off_chip, out), block, knobs, held)
         entry = {e.name: 1 + (wires.entry[e.name] if several else 1) for e in off_chip}
-        buffers = _buffers(w, stage, off_chip, (depth + wires.lag[i] - 1 if several else depth, entry), knobs, held)
+        copies = depth + wires.lag[i] - 1 if several else depth
+        buffers = [(f"{w.op} output", _output_bytes(e, copies, knobs.tiles, e.name in wires.inner)) for e in w.outputs]
+        buffers = [(n, b) for n, b in (*buffers, *_staging(w, stage, off_chip, entry, knobs, held)) if b]
         stage.pmus = sum(-(-n // target.pmu_bytes) for _, n in buffers)
         stored.extend(buffers)
         stages.append(stage)
@@ -261,23 +267,26 @@ def _streams(
         stage.write_bytes += nbytes - to_ddr
 
 
-def _buffers(
-    w: Work, stage: Stage, off_chip: list[Edge], tiles: tuple[int, dict[str, int]], knobs: Knobs, held: bool
-) -> list[tuple[str, int]]:
-    """SRAM a stage takes: output tiles, staging of what comes from outside, weights held or in flight.
+def _output_bytes(e: Edge, copies: int, tiles: int, read_here: bool) -> int:
+    """SRAM of an output: what is whole but read elsewhere only leaves bit by bit, what is read here is held."""
+    nbytes = e.nbytes * e.copies(copies)
+    return min(nbytes, copies * -(-e.total // tiles)) if e.whole and not read_here else nbytes
 
-    tiles: how many tiles of its output, and of each tensor from outside, are on chip at once.
-    """
-    out = [(f"{w.op} output", e.nbytes * e.copies(tiles[0])) for e in w.outputs]
+
+def _staging(
+    w: Work, stage: Stage, off_chip: list[Edge], entry: dict[str, int], knobs: Knobs, held: bool
+) -> list[tuple[str, int]]:
+    """SRAM of what a stage takes from outside, `entry` tiles of it at once, and of its weights, held or in flight."""
+    out = []
     for e in off_chip:
         if e.rows > 1:  # rows of a cache, or what was expanded from one: two context tiles
             out.append((f"{e.name} stream", min(e.nbytes, 2 * e.nbytes * knobs.tiling.context // e.rows)))
         else:
-            out.append((f"{e.name} stream", e.nbytes * e.copies(tiles[1][e.name])))
+            out.append((f"{e.name} stream", e.nbytes * e.copies(entry[e.name])))
     if w.resident_bytes:
         flight = min(stage.weight_bytes + stage.ddr_bytes, 2 * STREAM_CHUNK * stage.pcus_used)
         out.append((f"{w.op} weights", w.resident_bytes if held else flight))
-    return [(n, b) for n, b in out if b]
+    return out
 
 
 def _refusals(section: Section, stored: list[tuple[str, int]], target: Target) -> list[Diagnostic]:

@@ -10,6 +10,7 @@ import pytest
 
 from agent.experience.transfer import like, transfer
 from agent.onboard import OnboardFailed, onboard
+from agent.presets import preset
 from agent.settings import Settings
 from agent.trial import Onboarding, Progress
 from compiler.errors import InputError
@@ -18,7 +19,6 @@ from compiler.ir.graph import Graph
 from compiler.ir.schedule import Schedule
 from compiler.ir.text import parse_schedule
 from compiler.pipeline import compile_schedule
-from compiler.presets import preset
 from compiler.program import Program
 from compiler.target import Target
 

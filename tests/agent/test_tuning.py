@@ -8,13 +8,13 @@ import pytest
 from agent.evaluate import Measured, Rejected, evaluate, evaluation_key
 from agent.evaluator import BudgetSpent, Evaluator
 from agent.fill import fill
+from agent.presets import PRESETS, preset
 from agent.search import search
 from compiler.ir.actions import Experts, Hole, Prefetch, Rewrite, Rule, Units
 from compiler.ir.graph import Graph, Phase
 from compiler.ir.schedule import Schedule
 from compiler.ir.text import parse_schedule
 from compiler.moves import View, hole_values
-from compiler.presets import PRESETS, preset
 from compiler.target import Target
 
 Make = Callable[..., Graph]

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from agent.presets import preset
 from compiler.errors import InputError
 from compiler.frontend.spec import Attention, Dense, Layer
 from compiler.ir.actions import Rewrite, Rule, Shard
@@ -16,7 +17,6 @@ from compiler.moves import View, legal_moves
 from compiler.passes.rewrite import rewrite_block
 from compiler.passes.shard import shard_block
 from compiler.pipeline import compile_schedule
-from compiler.presets import preset
 from compiler.program import Program
 from compiler.routing import expected_loads
 from compiler.target import Target

@@ -10,7 +10,9 @@ from dataclasses import replace
 import networkx as nx
 import pytest
 
+from agent.presets import PRESETS, preset
 from compiler.diagnostic import Code, Diagnostic
+from compiler.frontend.spec import Attention, Dense, Layer
 from compiler.ir.actions import Class, Cut, Experts, Fuse, Tier
 from compiler.ir.graph import Block, Graph, Phase
 from compiler.ir.text import parse_schedule
@@ -19,7 +21,6 @@ from compiler.moves import INSTANCES, View, hole_values, legal_moves, powers
 from compiler.passes.allocate import Demand, allocate
 from compiler.passes.partition import partition_block
 from compiler.pipeline import compile_schedule
-from compiler.presets import PRESETS, preset
 from compiler.program import Program, Stage
 from compiler.routing import expected_active, expected_busiest, expected_loads
 from compiler.target import Target
@@ -288,7 +289,7 @@ def test_star_acts_where_it_can(graph: Make, target: Target) -> None:
 def test_programs_are_the_same_in_every_process(target: Target) -> None:
     code = (
         "from compiler.frontend import build; from compiler.frontend.spec import *; from compiler.ir.graph import *;"
-        "from compiler.target import load_target; from compiler.presets import preset; from compiler.pipeline import *;"
+        "from compiler.target import load_target; from agent.presets import preset; from compiler.pipeline import *;"
         "import hashlib; from compiler.canonical import canonical_json;"
         "l=(Layer(Attention(4,2,64), MoE(16,2,192,shared_width=384)),)*3;"
         "g=build(ModelSpec('m','m',hidden=512,vocab=1000,tied=False,layers=l), Workload(Phase.DECODE,3,256,4,'bf16'));"
@@ -351,3 +352,18 @@ def test_hole_values_are_legal_and_in_range(graph: Make, target: Target) -> None
     assert found["experts", "regions"] == (2, 4, 8)
     assert found["prefetch", "nbytes"] == (1, 2, 4, 8, 9)  # no MiB lies in the range: its own powers
     assert all(found.values())
+
+
+def test_open_units_shrink_until_sram_fits(graph: Make, target: Target) -> None:
+    """Streams in flight take SRAM by the unit: of a chip with more units than its SRAM can feed, fewer are used."""
+    g = graph(sockets=1, context=16, layers=(Layer(Attention(4, 2, 64), Dense(16384)),), hidden=8192)
+    few = replace(target, pmus=100)
+    sections = {}
+    for chip in (few, replace(few, pcus=4 * few.pcus)):
+        program = compile_schedule(g, parse_schedule("fuse * all"), chip)
+        assert isinstance(program, Program), program
+        sections[chip.pcus] = next(s for s in program.sections if s.block == "gqa_dense")
+        assert sections[chip.pcus].sram_bytes <= chip.sram_bytes
+    asked = "fuse * all\n" + "".join(f"units gqa_dense {s.op} pcus={s.pcus * 4}\n" for s in sections[few.pcus].stages)
+    refused = compile_schedule(g, parse_schedule(asked), replace(few, pcus=4 * few.pcus))  # what is asked stays
+    assert isinstance(refused, tuple) and Code.SECTION_OVER_SRAM in {d.code for d in refused}

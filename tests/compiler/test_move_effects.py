@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
+from agent.presets import PRESETS, preset
 from compiler.ir.actions import Cut, Fuse, Shard
 from compiler.ir.graph import Graph
 from compiler.ir.text import parse_schedule
 from compiler.moves import INSTANCES, View, powers
 from compiler.pipeline import compile_schedule
-from compiler.presets import PRESETS, preset
 from compiler.program import Program
 from compiler.target import Target
 

@@ -232,7 +232,7 @@ def test_a_shard_that_cuts_scale_blocks_is_refused(
 @pytest.mark.parametrize("phase", list(Phase))
 def test_compiled_presets_cover_the_work(graph: Make, target: Target, kind: str, phase: Phase) -> None:
     """All sockets together execute at least the FLOPs and hold at least the weights of every op."""
-    from compiler.presets import preset
+    from agent.presets import preset
 
     g = graph(kind, 8, phase, weights="bf16")
     schedule = preset("o3", g, target)

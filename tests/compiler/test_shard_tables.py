@@ -9,13 +9,13 @@ from functools import partial
 
 import pytest
 
+from agent.presets import preset
 from compiler.frontend.spec import Attention, Dense, Layer
 from compiler.ir.actions import Shard
 from compiler.ir.graph import Collective, CollectiveKind, Graph
 from compiler.lower import lower_block
 from compiler.passes.shard import shard_block
 from compiler.pipeline import compile_schedule
-from compiler.presets import preset
 from compiler.program import Program
 from compiler.target import Target
 

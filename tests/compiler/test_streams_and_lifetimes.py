@@ -92,6 +92,55 @@ def test_a_cache_arrives_at_the_units_there_are(graph: Make, target: Target, pcu
     assert stage(graph(sockets=1), text, target, "attn.scores").kv_ports == ports
 
 
+@pytest.mark.parametrize(
+    ("phase", "tile", "sequences"),
+    [
+        (Phase.DECODE, 8, 8), (Phase.DECODE, 2, 2), (Phase.DECODE, 1, 1),  # a token is a sequence
+        (Phase.PREFILL, 128, 1), (Phase.PREFILL, 256, 1), (Phase.PREFILL, 512, 2),  # 256 tokens are
+        (Phase.PREFILL, 100, 2), (Phase.PREFILL, 300, 3),  # a tile begins anywhere
+    ],
+)  # fmt: skip
+def test_a_tile_reads_the_cache_of_its_own_sequences(
+    graph: Make, target: Target, phase: Phase, tile: int, sequences: int
+) -> None:
+    """Keys of a sequence: 256 rows x 4 heads x 64 x 2 bytes. Scores alone in a section read them, and the queries, and
+    in decode the keys of the new tokens."""
+    g = graph(sockets=1, batch=8, phase=phase)
+    scores = stage(g, f"tile gqa_dense tokens size={tile}", target, "attn.scores")
+    fresh = tile * (8 + 4 * (phase is Phase.DECODE)) * 64 * 2
+    assert scores.kv_bytes + scores.read_bytes == sequences * 256 * 4 * 64 * 2 + fresh
+
+
+@pytest.mark.parametrize(("batch", "sequences"), [(1, 1), (2, 2), (4, 2)])
+def test_prefill_holds_two_sequences_where_one_follows_another(
+    graph: Make, target: Target, batch: int, sequences: int
+) -> None:
+    """Keys of a sequence are 4096 rows x 4 heads x 64 x 2 bytes = 2 MiB or 4 PMUs, values too; rows that come in, 2."""
+    g = graph(sockets=1, phase=Phase.PREFILL, batch=batch, context=4096)
+    text = "fuse gqa_dense attn.kv_append..attn.core\nrewrite * streaming_softmax\ntile gqa_dense tokens size=128"
+    assert stage(g, text, target, "attn.kv_append").pmus == 2 * 4 * sequences + 2
+
+
+def test_what_is_written_for_another_section_is_not_held(graph: Make, target: Target) -> None:
+    """The append of 4096 rows alone: two tiles of 128 rows leave one after the other, keys and values a PMU each, and
+    the rows that come in another two. Fused with its readers it holds 2 MiB of each."""
+    g = graph(sockets=1, phase=Phase.PREFILL, context=4096)
+    text = "{}\ntile gqa_dense tokens size=128"
+    assert stage(g, text.format(""), target, "attn.kv_append").pmus == 2 + 2
+    assert stage(g, text.format("fuse * all"), target, "attn.kv_append").pmus == 2 * 4
+
+
+@pytest.mark.parametrize(("text", "reads"), [("", 2), ("rewrite * streaming_softmax", 1)])
+def test_a_second_walk_along_the_context_reads_the_cache_again(
+    graph: Make, target: Target, text: str, reads: int
+) -> None:
+    """Scores and values of absorbed latent attention both read the latents; a softmax stands between them."""
+    g = graph("mla", 1)
+    program = compiled(g, f"fuse mla_dense all\nrewrite mla_dense mla_absorb\n{text}", target)
+    stages = [s for section in program.sections if section.block == "mla_dense" for s in section.stages]
+    assert sum(s.kv_bytes for s in stages) == reads * 256 * (128 + 16) * 2
+
+
 def test_a_gather_reads_the_rows_it_is_asked_for(graph: Make, target: Target) -> None:
     s = stage(graph(sockets=1, batch=3), "", target, "embed.gather")
     assert (s.weight_bytes, s.prefetchable) == (3 * 512 * 2, False)

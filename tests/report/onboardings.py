@@ -6,11 +6,11 @@ from typing import Any
 
 from agent.evaluate import evaluate
 from agent.evaluator import Evaluator
+from agent.presets import PRESETS, preset
 from agent.search import search
 from agent.settings import Settings
 from agent.trial import Onboarding, Start, Trial
 from agent.workload import graph_for
-from compiler.presets import PRESETS, preset
 from simulator.bound import bound_of
 
 LLAMA: dict[str, Any] = {

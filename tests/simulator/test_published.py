@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from agent.evaluate import Measured, evaluate
+from agent.presets import preset
 from compiler.ir.actions import Launch, Loop, SetLaunch
 from compiler.ir.graph import Graph, Phase
 from compiler.ir.schedule import Schedule
-from compiler.presets import preset
 from compiler.target import MAX_FITTED, Target, load_target
 from simulator.report import Report
 

@@ -109,6 +109,9 @@ def test_pipeline_law(make: SimpleNamespace, target: Target, tiles: int) -> None
     [
         ({}, 50, Cause.COMPUTE),
         ({"depth": 1}, 80, Cause.COMPUTE),
+        ({"depth": 1, "weight_bytes": 90}, 140, Cause.COMPUTE),  # turns of what the stages move, too
+        ({"depth": 1, "link_bytes": 70, "link_steps": 1}, 120, Cause.COMPUTE),
+        ({"depth": 1, "ddr_bytes": 9}, 140, Cause.COMPUTE),
         ({"weight_bytes": 90}, 90, Cause.WEIGHTS),
         ({"weight_bytes": 90, "loads_once": True}, 50, Cause.COMPUTE),
         ({"ddr_bytes": 9}, 90, Cause.DDR),
@@ -157,6 +160,7 @@ def honest(make: SimpleNamespace, target: Target) -> Report:
         ({"hbm_write_bytes": 200}, "HBM moves"),
         ({"ddr_read_bytes": 200}, "DDR moves"),
         ({"link_bytes": 200}, "links move"),
+        ({"bound": Bound(0.0, "memory", 1e-6, 0.0, 0.0)}, "fewer bytes are read"),
         ({"sram_peak_bytes": 2**40}, "SRAM holds"),
         ({"pcus_peak": 2000}, "PCUs"),
         ({"memory_hbm_bytes": 2**50}, "HBM holds"),

@@ -2,21 +2,26 @@
 
 o0: one op a section. o1: the usual patterns fused by rule. o3: a whole block as one section where it fits, kernel
 looping, hardware launch; what the vendor ships. All three shard alike (a model must fit) and attend alike.
+Numbers are left to the compiler's heuristics, but for o3's loop tiles, which the estimate chooses.
 """
 
+from collections.abc import Iterable
+
+from agent.evaluate import Measured, evaluate
+from compiler.diagnostic import Code, Diagnostic
 from compiler.errors import InputError, nearest
 from compiler.ir.actions import Action, Axis, Cut, Fuse, Launch, Loop, Rewrite, Rule, SetLaunch, Shard, Tile
 from compiler.ir.graph import Block, Graph, Op, Phase, Role
 from compiler.ir.schedule import Schedule
 from compiler.lower import lower_block
-from compiler.pipeline import DEFAULT_PREFILL_TILE, compile_schedule
+from compiler.pipeline import compile_schedule
 from compiler.program import Program
 from compiler.target import Target
 
 PRESETS = ("o0", "o1", "o3")
 
-#: o3's first loop tile in prefill for blocks with routed experts, whose weights come again with every tile.
-EXPERT_TILE = 4096
+#: Loop tiles that o3 tries where there are more tokens than that.
+TILES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 #: o1's patterns: runs of op-name endings fused where they stand next to each other.
 PATTERNS = (
     ("norm", "proj"),
@@ -147,43 +152,61 @@ def _matches(names: list[str], pattern: tuple[str, ...]) -> bool:
 
 
 def _whole_blocks(base: list[Action], graph: Graph, target: Target) -> Schedule:
-    """Fuse whole blocks and loop; where a block does not fit, halve its loop tile, then cut it in the middle."""
-    extra: list[Action] = [Fuse(b.kind, "all") for b in graph.blocks]
-    extra.extend(Loop("+".join(body)) for body, times in graph.runs if times > 1)
-    extra.append(SetLaunch(Launch.HARDWARE))
-    if graph.workload.phase is Phase.PREFILL:
-        extra.extend(
-            Tile(b.kind, Axis.TOKENS, min(graph.workload.tokens, EXPERT_TILE))
-            for b in graph.blocks
-            if any(op.routing for op in b.ops)
-        )
-    schedule = Schedule((*base, *extra))
+    """Whole blocks fused and looped, a block cut only where it does not fit.
+
+    Loop tiles, and whether a period of several kinds is looped, are what the estimate likes best: one tile for all
+    kinds first, then kind by kind.
+    """
+    loops = {Loop("+".join(body)): len(body) for body, times in graph.runs if times > 1}
+    fused = Schedule((*base, *(Fuse(b.kind, "all") for b in graph.blocks), *loops, SetLaunch(Launch.HARDWARE)))
+    tokens = {b.kind: max(op.size("tokens") for op in b.ops) for b in graph.blocks}
+    sizes = tuple(n for n in TILES if n < graph.workload.tokens)
+    periods = tuple(loop for loop, kinds in loops.items() if kinds > 1)
+    uniform = [tuple(Tile(k, Axis.TOKENS, n) for k in tokens if n < tokens[k]) for n in sizes]
+    options = [(gone, tiles) for gone in dict.fromkeys(((), periods)) for tiles in ((), *uniform)]
+
+    def made(gone: tuple[Loop, ...], tiles: Iterable[Action]) -> tuple[float, Schedule]:
+        schedule = _fit(fused.without(*gone).with_actions(*tiles), graph, target)
+        result = evaluate(graph, schedule, target)
+        return (result.report.latency_s if isinstance(result, Measured) else float("inf")), schedule
+
+    best, at = (float("inf"), fused), options[0]
+    for option in options:
+        found = made(*option)
+        if found[0] < best[0] or best[0] == float("inf"):
+            best, at = found, option
+    tiles = {a.block: a for a in at[1]}
+    for kind in tokens:
+        for tile in (Tile(kind, Axis.TOKENS, n) for n in sizes if n < tokens[kind]):
+            found = made(at[0], {**tiles, kind: tile}.values())
+            if found[0] < best[0]:
+                best, tiles = found, {**tiles, kind: tile}
+    return best[1]
+
+
+def _fit(schedule: Schedule, graph: Graph, target: Target) -> Schedule:
+    """`schedule`, its sections cut in the middle until they fit, a loop that is too large dropped."""
     for _ in range(24):
         result = compile_schedule(graph, schedule, target)
         if isinstance(result, Program):
-            return schedule
-        schedule = _smaller(schedule, graph, result)
+            break
+        smaller = _smaller(schedule, result)
+        if smaller is None:
+            break
+        schedule = smaller
     return schedule
 
 
-def _smaller(schedule: Schedule, graph: Graph, diagnostics: tuple[object, ...]) -> Schedule:
-    """One step towards fitting: drop a period loop that is too large; smaller tiles in prefill; else cut in half."""
-    from compiler.diagnostic import Code, Diagnostic
-
+def _smaller(schedule: Schedule, diagnostics: tuple[Diagnostic, ...]) -> Schedule | None:
+    """One step towards fitting, None where there is none to take."""
     for d in diagnostics:
-        assert isinstance(d, Diagnostic)
         if d.code not in (Code.SECTION_OVER_SRAM, Code.SECTION_OVER_PCUS):
             continue
         if d.subject.startswith("loop "):
-            return schedule.without(
-                *(a for a in schedule.actions if isinstance(a, Loop) and f"loop {a.block}" == d.subject)
-            )
+            return schedule.without(Loop(d.subject.removeprefix("loop ")))
         kind = d.subject.split("[")[0]
-        tile = next((a.size for a in schedule.actions if isinstance(a, Tile) and a.block == kind), DEFAULT_PREFILL_TILE)
-        if graph.workload.phase is Phase.PREFILL and isinstance(tile, int) and tile > 16:
-            return schedule.with_actions(Tile(kind, Axis.TOKENS, tile // 2))
         cut = next((lever.split()[-1] for lever in d.levers if lever.startswith("cut ")), "")
         if cut:
             loops = [a for a in schedule.actions if isinstance(a, Loop) and kind in a.block.split("+")]
             return schedule.without(*loops).with_actions(Cut(kind, cut))
-    return schedule
+    return None
