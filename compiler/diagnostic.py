@@ -42,6 +42,10 @@ class Diagnostic:
     unit: str = ""
     levers: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if not self.levers:
+            raise ValueError(f"{self.code} {self.subject}: a refusal says what to try")
+
     @property
     def gap(self) -> int:
         return max(0, self.demand - self.bound)
@@ -51,7 +55,7 @@ class Diagnostic:
         if self.unit:
             over = f" (over by {quantity(self.gap, self.unit)})" if self.gap else ""
             text += f": needs {quantity(self.demand, self.unit)}, has {quantity(self.bound, self.unit)}{over}"
-        return text + (f"; try: {' | '.join(self.levers)}" if self.levers else "")
+        return f"{text}; try: {' | '.join(self.levers)}"
 
 
 #: What a pass refused: the action at fault (None where several together are) and why.

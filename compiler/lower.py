@@ -103,6 +103,11 @@ def lower(block: Block, schedule: Schedule, sockets: int, refused: Refused) -> L
     return low
 
 
+def _no_experts(where: str) -> Diagnostic:
+    levers = ("drop this line", "name a block kind whose ffn is routed")
+    return Diagnostic(Code.EXPERTS_NONE, where, "the block has no routed experts", levers=levers)
+
+
 def _numeric_refusals(low: Lowered) -> Refusals:
     """Actions on ops or numbers that this block does not have."""
     block = low.block
@@ -115,7 +120,7 @@ def _numeric_refusals(low: Lowered) -> Refusals:
             hint = f"no op {action.op!r}; {nearest(action.op, names)}".rstrip("; ")
             out.append((action, Diagnostic(Code.UNKNOWN_OP, where, hint, levers=(f"ops: {', '.join(names)}",))))
         elif isinstance(action, Experts) and not routed:
-            out.append((action, Diagnostic(Code.EXPERTS_NONE, where, "the block has no routed experts")))
+            out.append((action, _no_experts(where)))
         elif isinstance(action, Experts) and routed[0].routing is not None:
             local = routed[0].routing.experts // routed[0].routing.sockets
             if local % known(action.regions):
@@ -126,5 +131,5 @@ def _numeric_refusals(low: Lowered) -> Refusals:
             rule = "a cache outlives its section: hbm or ddr"
             out.append((action, Diagnostic(Code.PLACE_ILLEGAL, where, rule, levers=("place it in hbm",))))
         elif isinstance(action, Place) and action.tensors is Class.EXPERTS and not routed:
-            out.append((action, Diagnostic(Code.EXPERTS_NONE, where, "the block has no routed experts")))
+            out.append((action, _no_experts(where)))
     return tuple(out)

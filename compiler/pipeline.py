@@ -160,7 +160,8 @@ def _runs(
         if loop not in used:
             runs = [f"loop {'+'.join(body)}" for body, times in graph.runs if times > 1]
             rule = "these blocks do not repeat one after another in this model"
-            refused.found.append(Diagnostic(Code.LOOP_NOT_REPEATED, f"loop {loop.block}", rule, levers=tuple(runs)))
+            levers = tuple(runs) or ("drop this line: no block repeats",)
+            refused.found.append(Diagnostic(Code.LOOP_NOT_REPEATED, f"loop {loop.block}", rule, levers=levers))
     return tuple(out)
 
 

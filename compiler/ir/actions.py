@@ -153,6 +153,11 @@ class Fuse(Action):
     block: str = word("block")
     span: str = word("span")
 
+    def __post_init__(self) -> None:
+        ends = self.span.split("..")
+        if self.span != "all" and (len(ends) != 2 or not all(ends)):
+            raise ValueError(f"{self.span!r} is neither `all` nor FIRST..LAST, two ops")
+
 
 @dataclass(frozen=True, slots=True)
 class Cut(Action):

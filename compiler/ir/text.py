@@ -87,6 +87,8 @@ def _parse_line(code: str, fail: Fail) -> Action:
             values[f.name] = _word(cls, f, text, partial(fail, column))
             continue
         name, equals, rest = text.partition("=")
+        if not equals and name in keyword:
+            raise fail(column, f"{name} has no value", usage(cls))
         if not equals or name not in keyword:
             raise fail(column, f"unexpected {text!r}", nearest(name, tuple(keyword)) or usage(cls))
         if name in values:

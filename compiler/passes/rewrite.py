@@ -35,9 +35,8 @@ def rewrite_block(block: Block, actions: tuple[Rewrite, ...]) -> tuple[Block, Re
             block = _RULES[action.rule](block, action)
         except NotApplicable as refusal:
             subject = f"{action.rule} on {block.kind}"
-            refusals.append(
-                (action, Diagnostic(Code.REWRITE_NOT_APPLICABLE, subject, str(refusal), levers=refusal.levers))
-            )
+            levers = refusal.levers or ("drop this line",)
+            refusals.append((action, Diagnostic(Code.REWRITE_NOT_APPLICABLE, subject, str(refusal), levers=levers)))
     return block, tuple(refusals)
 
 
@@ -196,6 +195,8 @@ def split_kv(block: Block, action: Rewrite) -> Block:
         raise NotApplicable("needs streaming softmax", f"rewrite {block.kind} {Rule.STREAMING_SOFTMAX}")
     core, ways = block.op[CORE], known(action.ways)
     context = core.size("context")
+    if context < 2:
+        raise NotApplicable("a context of one row cannot be split")
     if not 2 <= ways <= context:
         raise NotApplicable(f"ways={ways} is outside 2..{context}", f"ways<={context}")
     local, splits = Dim("context", -(-context // ways)), Dim("splits", ways)

@@ -89,12 +89,14 @@ def _claim(
     ops = [op for op in block.ops if action.part in ("*", op.name, op.name.split(".")[0])]
     if not ops:
         parts = tuple(dict.fromkeys([op.name.split(".")[0] for op in block.ops] + [op.name for op in block.ops]))
-        yield Diagnostic(Code.UNKNOWN_OP, subject, f"no op or part {action.part!r}; {nearest(action.part, parts)}")
+        hint = f"no op or part {action.part!r}; {nearest(action.part, parts)}".rstrip("; ")
+        yield Diagnostic(Code.UNKNOWN_OP, subject, hint, levers=(f"parts: {', '.join(parts)}",))
         return
     if ways > sockets or sockets % ways:
-        yield Diagnostic(
-            Code.SHARD_OVER_SOCKETS, subject, f"{ways} ways do not divide {sockets} sockets", ways, sockets, "sockets"
-        )
+        levers = tuple(f"ways={w}" for w in range(sockets, 0, -1) if sockets % w == 0)
+        quantities = (ways, sockets, "sockets") if ways > sockets else (0, 0, "")
+        rule = f"{ways} ways do not divide {sockets} sockets"
+        yield Diagnostic(Code.SHARD_OVER_SOCKETS, subject, rule, *quantities, levers)
         return
     if ways == 1:  # undoes an earlier split
         for op in ops:
@@ -105,9 +107,8 @@ def _claim(
     if action.dim == "experts" and any(op.routing for op in ops):
         count = next(op.routing.experts for op in ops if op.routing)
         if count % ways:
-            yield Diagnostic(
-                Code.SHARD_UNEVEN, subject, f"{count} experts on {ways} sockets", levers=_ways(count, sockets)
-            )
+            levers = _ways(count, sockets) or ("shard ffn, the width of each expert",)
+            yield Diagnostic(Code.SHARD_UNEVEN, subject, f"{count} experts on {ways} sockets", levers=levers)
             return
         experts.update({op.name: ways for op in ops if op.routing})
         return
@@ -150,23 +151,17 @@ def _ways(size: int, sockets: int) -> tuple[str, ...]:
     return tuple(f"ways={w}" for w in range(sockets, 1, -1) if sockets % w == 0 and size % w == 0)[:2]
 
 
-def _illegal(block: Block, action: Shard, subject: str, ops: list[Op], sequential: bool) -> Diagnostic:
-    dims = tuple(dict.fromkeys(name for op in ops for name in splittable(op)))
-    if sequential:
-        lever = (
-            (f"rewrite {block.kind} split_kv ways=N, then shard attn.core splits",) if action.dim == "context" else ()
-        )
-        return Diagnostic(
-            Code.SHARD_ILLEGAL,
-            subject,
-            f"{action.dim} is walked in order and stays whole; can be split: {', '.join(dims)}",
-            levers=lever,
-        )
-    return Diagnostic(
-        Code.UNKNOWN_DIM,
-        subject,
-        f"no such dimension there; {nearest(action.dim, dims)} can be split: {', '.join(dims)}",
-    )
+def _illegal(block: Block, action: Shard, subject: str, ops: list[Op], present: bool) -> Diagnostic:
+    """Why no op has a dimension of that name to split: it stays whole (`present`), or is not there."""
+    dims = tuple(dict.fromkeys(n for op in ops for n in (*splittable(op), *(("experts",) if op.routing else ()))))
+    levers = tuple(f"shard {block.kind} {action.part} {dim} ways=N" for dim in dims)
+    if present and action.dim == "context" and any("context" in op.sequential for op in ops):
+        levers = (f"rewrite {block.kind} split_kv ways=N, then shard attn.core splits", *levers)
+    levers = levers or ("drop this line: nothing there can be split",)
+    if not present:
+        rule = f"no such dimension there; {nearest(action.dim, dims)}".rstrip("; ")
+        return Diagnostic(Code.UNKNOWN_DIM, subject, rule, levers=levers)
+    return Diagnostic(Code.SHARD_ILLEGAL, subject, f"{action.dim} stays whole there", levers=levers)
 
 
 def _block_scales(block: Block, splits: dict[str, Split]) -> Iterable[Diagnostic]:

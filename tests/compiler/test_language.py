@@ -13,6 +13,7 @@ from compiler.ir.schedule import Schedule
 from compiler.ir.text import from_json, parse_schedule, print_action, to_json, usage
 
 WORDS = st.sampled_from(["gqa_dense", "*", "attn.core", "ffn", "a+b", "x..y", "all"])
+SPANS = st.sampled_from(["all", "attn.norm..ffn.act", "x..y"])
 
 
 def numbers(low: int) -> st.SearchStrategy[int | Hole]:
@@ -29,7 +30,7 @@ def actions_of(cls: type[Action]) -> st.SearchStrategy[Action]:
             arguments[f.name] = numbers(f.metadata["low"])
         else:
             hint = hints[f.name]
-            arguments[f.name] = WORDS if hint is str else st.sampled_from(list(hint))
+            arguments[f.name] = SPANS if f.name == "span" else WORDS if hint is str else st.sampled_from(list(hint))
     if cls is Rewrite:  # only split_kv takes ways
         plain = st.builds(Rewrite, block=WORDS, rule=st.sampled_from([r for r in Rule if r is not Rule.SPLIT_KV]))
         return st.one_of(plain, st.builds(Rewrite, **{**arguments, "rule": st.just(Rule.SPLIT_KV)}))
@@ -82,6 +83,9 @@ def test_bytes_are_printed_in_the_largest_whole_unit(number: int, printed: str) 
         ("shard a attn kv_heads ways=0", 28, "at least 1"),
         ("shard a attn kv_heads wys=2", 23, "did you mean ways"),
         ("shard a attn kv_heads ways=2 ways=2", 30, "ways twice"),
+        ("fuse a ffn.act", 8, "two ops"),
+        ("fuse a ..ffn.act", 8, "two ops"),
+        ("units a op pcus", 12, "pcus has no value"),
         ("rewrite a merge_qkv ways=2", 21, "merge_qkv takes no ways"),
         ("shard a ways=2", 9, "expected an op"),
         ("place a weights l2", 17, "one of: sram, hbm, ddr"),

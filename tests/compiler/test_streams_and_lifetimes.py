@@ -289,8 +289,10 @@ def test_quantities(value: int, unit: str, text: str) -> None:
 def test_a_diagnostic_says_how_much_is_missing_and_never_less_than_nothing() -> None:
     over = Diagnostic(Code.HBM_OVER, "s", "r", 3 * MIB, MIB, "bytes", ("a", "b"))
     assert str(over) == "HBM_OVER s: r: needs 3.0 MiB, has 1.0 MiB (over by 2.0 MiB); try: a | b"
-    fits = replace(over, demand=MIB // 2, levers=())
-    assert fits.gap == 0 and str(fits) == "HBM_OVER s: r: needs 512.0 KiB, has 1.0 MiB"
+    fits = replace(over, demand=MIB // 2, levers=("a",))
+    assert fits.gap == 0 and str(fits) == "HBM_OVER s: r: needs 512.0 KiB, has 1.0 MiB; try: a"
+    with pytest.raises(ValueError, match="what to try"):
+        replace(over, levers=())
 
 
 # -- the compiler's own faults raise

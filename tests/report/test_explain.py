@@ -62,7 +62,7 @@ def test_a_change_without_which_nothing_compiles_says_so(onboarding: Onboarding)
     o3 = dict(onboarding.presets)["o3"]
     report = report_of(o3.evaluation)
     fast = replace(report, latency_s=report.latency_s / 2)
-    refused = Rejected((Diagnostic(Code.SECTION_OVER_SRAM, "s", "too large"),))
+    refused = Rejected((Diagnostic(Code.SECTION_OVER_SRAM, "s", "too large", levers=("less",)),))
     told = explain(
         ("o3", o3.schedule, report), (o3.schedule.with_actions(Prefetch("head", 1)), fast), lambda s: refused
     )
