@@ -10,10 +10,8 @@ from compiler.ir.schedule import Schedule
 from compiler.moves import View, hole_values
 
 
-def fill(
-    schedule: Schedule, evaluator: Evaluator, origin: str, parent: Trial | None = None, tries: int = 24
-) -> Trial | None:
-    """The best trial with every hole filled, after at most `tries` evaluations; None if a hole has no legal value.
+def fill(schedule: Schedule, evaluator: Evaluator, origin: str, parent: Trial | None = None, tries: int = 24) -> Trial:
+    """The best trial with every hole filled, after at most `tries` evaluations.
 
     A schedule without holes is evaluated as it is. BudgetSpent passes through once the run's budget is used up.
     """
@@ -21,8 +19,6 @@ def fill(
         return evaluator.run(schedule, origin, parent)
     view = View(evaluator.graph, schedule, evaluator.target)
     values = [hole_values(view, schedule.actions[i], name, hole) for i, name, hole in schedule.holes]
-    if any(not v for v in values):
-        return None
     at = [len(v) // 2 for v in values]
     end = len(evaluator.trials) + tries
     best = _try(schedule, values, at, evaluator, origin, parent)

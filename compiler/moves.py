@@ -268,7 +268,8 @@ def hole_values(view: View, action: Action, name: str, hole: Hole) -> tuple[int,
     """Values a hole may take, ascending: those that the passes accept, inside the hole's range.
 
     They are the values of the family's legal instances; an action that no instance names (one op instead of a part)
-    tries its family's grid. A range without a legal power of two in it gives its own powers, for the compiler to judge.
+    tries its family's grid. Where nothing is legal the first of the grid, or the range's own powers, are for the
+    compiler to judge: a hole always has a value.
     """
     rest = View(view.graph, Schedule(tuple(a for a in view.schedule.actions if not _has_hole(a))), view.target)
     found = set()
@@ -277,22 +278,21 @@ def hole_values(view: View, action: Action, name: str, hole: Hole) -> tuple[int,
         if same or getattr(action, "block", "") == ALL:
             found.add(getattr(option, name))
     if not found:
-        found = {v for v in _grid(view, action, name) if rest.accepts(_whole(replace(action, **{name: v})))}
+        grid = _grid(view, action, name)
+        found = {v for v in grid if rest.accepts(_whole(replace(action, **{name: v})))} or set(grid[:1])
     if hole.low is None or hole.high is None:
         return tuple(sorted(found))
     inside = sorted(v for v in found if hole.low <= v <= hole.high)
-    return tuple(inside) or powers(max(1, hole.low), hole.high)
+    return tuple(inside) or powers(max(1, hole.low), hole.high) or (hole.high,)
 
 
 def _grid(view: View, action: Action, name: str) -> tuple[int, ...]:
-    """Values to try where no legal instance gives any."""
-    if isinstance(action, Buffer):
-        return (1, 2, 4)
-    if isinstance(action, Shard) and name == "ways":
-        return powers(1, view.graph.workload.sockets)
+    """Values to try where no legal instance gives any; never none."""
     if isinstance(action, Shard):
-        return (0, 1, 32, 128)
-    return powers(8, view.target.pcus // 2) if isinstance(action, Units) else ()
+        return powers(1, view.graph.workload.sockets) if name == "ways" else (0, 1, 32, 128)
+    if isinstance(action, Units):
+        return (*powers(8, view.target.pcus // 2), 1)
+    return {Rewrite: powers(2, 256), Buffer: (1, 2, 4), Prefetch: (0,)}.get(type(action), (1,))
 
 
 def _has_hole(action: Action) -> bool:

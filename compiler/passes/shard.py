@@ -98,12 +98,6 @@ def _claim(
         rule = f"{ways} ways do not divide {sockets} sockets"
         yield Diagnostic(Code.SHARD_OVER_SOCKETS, subject, rule, *quantities, levers)
         return
-    if ways == 1:  # undoes an earlier split
-        for op in ops:
-            splits[op.name].pop(action.dim, None)
-            if action.dim == "experts":
-                experts.pop(op.name, None)
-        return
     if action.dim == "experts" and any(op.routing for op in ops):
         count = next(op.routing.experts for op in ops if op.routing)
         if count % ways:
@@ -116,6 +110,10 @@ def _claim(
     legal = [op for op in having if action.dim in splittable(op)]
     if not legal:
         yield _illegal(block, action, subject, ops, bool(having))
+        return
+    if ways == 1:  # undoes an earlier split
+        for op in legal:
+            splits[op.name].pop(action.dim, None)
         return
     size = legal[0].size(action.dim)
     if size % ways and not pad:

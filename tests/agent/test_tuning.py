@@ -79,7 +79,7 @@ def test_fill_finds_the_best_of_its_values(graph: Make, target: Target) -> None:
     values = hole_values(View(g, hole, target), action, "ways", Hole())
     times = [evaluate(g, hole.filled([v]), target).report.latency_s for v in values]  # type: ignore[union-attr]
     found = fill(hole, Evaluator(g, target, 50), "fill")
-    assert found is not None and not found.schedule.holes
+    assert not found.schedule.holes
     assert found.latency_s == min(times)
 
 
@@ -88,10 +88,31 @@ def test_fill_respects_ranges_and_fills_all_holes(graph: Make, target: Target) -
     o3 = preset("o3", g, target)
     schedule = o3.with_actions(Experts("gqa_moe", "static", Hole(), Hole(2, 4)), Prefetch("gqa_moe", Hole()))  # type: ignore[arg-type]
     found = fill(schedule, Evaluator(g, target, 60), "fill")
-    assert found is not None
     experts = next(a for a in found.schedule.actions if isinstance(a, Experts))
     assert experts.tile in (2, 4)
-    assert fill(o3.with_actions(Units("gqa_moe", "no.such", Hole())), Evaluator(g, target, 9), "fill") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("units gqa_dense no.such pcus=?", "UNKNOWN_OP"),
+        ("shard gqa_dense attn tokens ways=?", "SHARD_ILLEGAL"),
+        ("experts head static regions=? tile=?", "EXPERTS_NONE"),
+        ("rewrite sample split_kv ways=2..8", "REWRITE_NOT_APPLICABLE"),
+        ("tile gqa_dense tokens size=?", ""),
+        ("tile sample context size=?", ""),
+        ("prefetch sample nbytes=?", ""),
+        ("prefetch sample nbytes=0..0", ""),
+    ],
+)
+def test_a_hole_always_gets_a_number_and_the_compiler_judges_it(
+    graph: Make, target: Target, text: str, code: str
+) -> None:
+    """Of a block without weights, of one token, of an op that is not there."""
+    g = graph()
+    trial = fill(preset("o3", g, target).with_actions(*parse_schedule(text).actions), Evaluator(g, target, 9), "fill")
+    codes = [str(d.code) for d in trial.evaluation.diagnostics] if isinstance(trial.evaluation, Rejected) else [""]
+    assert not trial.schedule.holes and codes == [code]
 
 
 @pytest.mark.parametrize("name", ["llama", "mixtral"])
