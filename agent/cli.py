@@ -181,7 +181,7 @@ def simulate(
 ) -> None:  # fmt: skip
     """Compile and simulate one step of MODEL under a schedule."""
     from agent.evaluate import Rejected, evaluate
-    from agent.report import dumps, memory_lines, workload_json
+    from agent.report import dumps, warning_lines, workload_json
     from compiler.frontend import model_summary
 
     settings = _settings(
@@ -191,7 +191,7 @@ def simulate(
     result = evaluate(graph, steps, machine)
     if isinstance(result, Rejected):
         raise _refused(result.diagnostics, f"{spec.name} with {schedule}", as_json)
-    warnings = memory_lines(graph, machine, result.report)
+    warnings = warning_lines(spec, graph, machine, result.report)
     if as_json:
         head = {"model": model_summary(spec), "workload": workload_json(graph.workload), "schedule": steps.text}
         _print(dumps({**head, "report": result.report.to_json(), "warnings": list(warnings)}))
@@ -202,7 +202,7 @@ def simulate(
     model_lines(screen, spec)
     line(screen, "workload", workload_words(graph, machine))
     for text in warnings:
-        line(screen, "memory", text, "bold yellow")
+        line(screen, "warning", text, "bold yellow")
     screen.print()
     show_report(screen, os.path.basename(schedule), result, graph.workload)
 

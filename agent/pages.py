@@ -8,7 +8,7 @@ from agent.charts import Level, Segment, curve, outside_scale, segments
 from agent.evaluate import VERSION, Measured, Rejected
 from agent.explain import Explanation, limits
 from agent.reference import number
-from agent.report import memory_lines
+from agent.report import warning_lines
 from agent.summary import diff_lines, workload_words
 from agent.trial import Onboarding
 from agent.words import bound_words, clean, count, nbytes, percent, rate, seconds
@@ -62,7 +62,7 @@ def report_html(onboarding: Onboarding, explanation: Explanation) -> str:
         explanation=explanation,
         effects=[(e, e.cost_s(o.report)) for e in explanation.effects],
         diff=diff_lines(explanation),
-        warnings=memory_lines(o.graph, o.target, o.report),
+        warnings=warning_lines(o.spec, o.graph, o.target, o.report),
         rows=rows,
         curve=curve(latencies, levels),
         outside=outside_scale(latencies, levels),

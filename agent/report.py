@@ -14,6 +14,7 @@ from agent.trial import Onboarding, Trial
 from agent.words import decimal_bytes, nbytes, percent, seconds
 from compiler.diagnostic import Diagnostic
 from compiler.frontend import model_summary
+from compiler.frontend.spec import ModelSpec
 from compiler.ir.graph import Graph, Workload
 from compiler.ir.schedule import Schedule
 from compiler.target import Target
@@ -43,7 +44,7 @@ def onboard_json(onboarding: Onboarding, explanation: Explanation) -> Json:
         "evaluations": asdict(o.counts),
         "start": {"kind": o.start.kind, "note": o.start.note},
         "explanation": list(explanation.lines),
-        "warnings": list(memory_lines(o.graph, o.target, o.report)),
+        "warnings": list(warning_lines(o.spec, o.graph, o.target, o.report)),
         "wall_s": o.wall_s,
     }
 
@@ -62,7 +63,7 @@ def report_json(onboarding: Onboarding, explanation: Explanation) -> Json:
         "bound": bound_json(o.bound),
         "gap": o.report.gap,
         "explanation": list(explanation.lines),
-        "warnings": list(memory_lines(o.graph, o.target, o.report)),
+        "warnings": list(warning_lines(o.spec, o.graph, o.target, o.report)),
     }
 
 
@@ -116,6 +117,20 @@ def explanation_of(onboarding: Onboarding) -> Explanation:
     assert isinstance(base.evaluation, Measured)
     best = onboarding.best.schedule
     return explain((name, base.schedule, base.evaluation.report), (best, onboarding.report), look_up)
+
+
+def warning_lines(spec: ModelSpec, graph: Graph, target: Target, report: Report) -> tuple[str, ...]:
+    """What the reader of the figures must know: a context the model was not made for, a model that HBM cannot hold."""
+    positions = next((fact for fact in spec.facts if fact.name == "positions"), None)
+    lines = memory_lines(graph, target, report)
+    context = graph.workload.context
+    if positions is None or not isinstance(positions.value, int) or context <= positions.value:
+        return lines
+    return (
+        f"The context of {context:,} tokens is longer than the {positions.value:,} positions of the model "
+        f"({positions.key}): the figures say how long it would take, not that the model would make sense.",
+        *lines,
+    )
 
 
 def memory_lines(graph: Graph, target: Target, report: Report) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from agent.evaluate import Evaluation, Measured, Rejected
 from agent.explain import Explanation, limits
-from agent.report import memory_lines
+from agent.report import warning_lines
 from agent.trial import Onboarding
 from agent.words import bound_words, clean, count, decimal_bytes, nbytes, percent, rate, seconds
 from compiler.frontend import ModelSpec, model_summary
@@ -67,8 +67,8 @@ def show_onboarding(out: Console, o: Onboarding, explanation: Explanation, folde
         "evaluated",
         f"{c.total} schedules in {seconds(o.wall_s)}, {c.rejected} rejected, {c.cached} from the store",
     )
-    for text in memory_lines(o.graph, o.target, o.report):
-        line(out, "memory", text, "bold yellow")
+    for text in warning_lines(o.spec, o.graph, o.target, o.report):
+        line(out, "warning", text, "bold yellow")
     out.print()
     rows = [(name, trial.evaluation) for name, trial in (*o.presets, ("best", o.best))]
     show_evaluations(out, rows, o.graph.workload, o.bound)

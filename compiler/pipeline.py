@@ -35,7 +35,7 @@ from compiler.program import Program, Run, Section
 from compiler.target import Target
 from compiler.verify import verify_sections, verify_sharded
 
-COMPILER_VERSION = 1
+COMPILER_VERSION = 2
 #: Loop tiles where the schedule says nothing: decode takes all tokens in one pass.
 DEFAULT_PREFILL_TILE = 128
 DEFAULT_CONTEXT_TILE = 256

@@ -14,7 +14,7 @@ from simulator.invariants import check
 from simulator.report import Bound, Cause, Report, SectionReport, ordered
 from simulator.timing import Pass, Rates, rates_of, section_pass
 
-SIMULATOR_VERSION = 1
+SIMULATOR_VERSION = 2
 _STEADY = 1e-12  # relative change of an iteration's time below which the loop has reached its steady state
 
 
