@@ -190,6 +190,7 @@ def test_opening_waits_for_the_process_that_creates_the_database(url: str) -> No
     release = threading.Timer(0.3, lambda: holder.execute("ROLLBACK"))
     release.start()
     Store.open(url, timeout_s=10).close()
+    assert release.finished.is_set()  # not before the other is done
     release.join()
     holder.close()
 
