@@ -1,0 +1,76 @@
+"""What a trace of a PyTorch model is, as data: one exported program a distinct layer, and the order of the layers.
+
+Between `trace` (which needs torch) and `lower` (which does not). Everything is JSON-able, so that a capture is cached by
+content; shapes are those of one sequence of `tokens` tokens, a prime number that no model has as a size.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+#: Tokens of the traced sequence: a prime, so that no product of a model's sizes is mistaken for it.
+TRACED_TOKENS = 13
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of a capture. `key`: the checkpoint name of a weight (with {layer}), empty for everything else."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A use of a value, by name, among a node's arguments."""
+
+    name: str
+
+
+Argument = Ref | int | float | bool | str | None | tuple["Argument", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator call. `target` is `namespace.name.overload`; `rdutune.*` are semantic operators kept whole.
+
+    module, module_class: where in the layer it came from; line: `file.py:line` of the source.
+    """
+
+    target: str
+    args: tuple[Argument, ...]
+    kwargs: tuple[tuple[str, Argument], ...]
+    outputs: tuple[Value, ...]
+    module: str = ""
+    module_class: str = ""
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """One distinct layer (or the part before or after the layers). `inputs[0]` and `outputs[0]` are the hidden states."""
+
+    label: str
+    inputs: tuple[Value, ...]
+    weights: tuple[Value, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A traced model: its distinct layers, which of them each layer is, and what surrounds them.
+
+    facts: scalars of the module (hidden, vocab, ...) and of the trace (torch and transformers versions).
+    """
+
+    model: str
+    model_type: str
+    before: Capture
+    layers: tuple[Capture, ...]
+    sequence: tuple[int, ...]
+    after: Capture
+    tied: bool
+    params: int
+    facts: tuple[tuple[str, Any], ...] = ()
