@@ -6,13 +6,17 @@ every token meets every cached token, as the published kernels' FLOP counters co
 
 from compiler.frontend.builder import BlockBuilder, Weight
 from compiler.frontend.quant import WeightKind
-from compiler.frontend.spec import Attention, LatentAttention, Mixer
+from compiler.frontend.spec import Attention, LatentAttention, Layer, Mixer, QkNorm, Wiring
 from compiler.ir.graph import Op, Pattern, Phase, Role
 
 #: Softmax: maximum, subtract, exponential (counted as 3), add, divide: 7 operations a score.
 SOFTMAX_FLOPS = 7
 #: Rotary embedding: two products and an addition an element.
 ROPE_FLOPS = 3
+#: Soft cap: divide, tanh (counted as 3), multiply.
+SOFTCAP_FLOPS = 5
+#: Sigmoid: negate, exponential, add, divide.
+SIGMOID_FLOPS = 4
 
 
 def mixer_sizes(mixer: Mixer, context: int) -> dict[str, int]:
@@ -26,60 +30,95 @@ def mixer_sizes(mixer: Mixer, context: int) -> dict[str, int]:
     return sizes if mixer.q_lora is None else sizes | {"q_lora": mixer.q_lora}
 
 
-def add_mixer(b: BlockBuilder, mixer: Mixer, phase: Phase) -> tuple[str, ...]:
-    """Append the ops of `mixer`; returns the cache tensors among the block's outputs."""
-    if isinstance(mixer, Attention):
-        return _add_gqa(b, mixer, phase)
-    return _add_mla(b, mixer, phase)
+def add_mixer(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
+    """Append the ops of the mixer of `layer`; returns the cache tensors among the block's outputs.
+
+    It reads `x` (behind `attn.norm`) and ends in `attn.y`, in a parallel layer in `attn.out`.
+    """
+    source = "x"
+    if layer.pre_norm:
+        b.norm("attn.norm", "x", "attn.normed", "tokens hidden", layer.norm)
+        source = "attn.normed"
+    if isinstance(layer.mixer, Attention):
+        out = _add_gqa(b, layer.mixer, phase, source)
+    elif isinstance(layer.mixer, LatentAttention):
+        out = _add_mla(b, layer.mixer, phase, source)
+    else:
+        raise TypeError(f"no mixer: {layer.mixer}")
+    last = "attn.out"
+    if layer.post_norm:
+        b.norm("attn.post_norm", last, "attn.out_normed", "tokens hidden", layer.norm)
+        last = "attn.out_normed"
+    if layer.wiring is Wiring.SERIAL:
+        b.pointwise("attn.residual", ("x", last), "attn.y", "tokens hidden")
+    return out
 
 
-def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase) -> tuple[str, ...]:
-    query, key_row = "tokens kv_heads q_group head_dim", "tokens kv_heads head_dim"
-    cache = "batch context kv_heads head_dim"
-    decode = phase is Phase.DECODE
-    if decode:
-        b.enter("attn.k_cache", cache, Role.KV_CACHE)
-        b.enter("attn.v_cache", cache, Role.KV_CACHE)
-    b.norm("attn.norm", "x", "attn.normed", "tokens hidden", "input_layernorm.weight")
-    for name, words, bias in (
-        ("q", query, mixer.q_bias),
-        ("k", key_row, mixer.k_bias),
-        ("v", key_row, mixer.v_bias),
-    ):
-        weight = Weight(f"self_attn.{name}_proj.weight", bias)
-        b.project(f"attn.{name}_proj", ("attn.normed",), f"attn.{name}", f"{words} <- hidden", weight)
-    q, k = "attn.q", "attn.k"
-    if mixer.qk_norm:
-        b.norm("attn.q_norm", q, "attn.q_normed", query, "self_attn.q_norm.weight")
-        b.norm("attn.k_norm", k, "attn.k_normed", key_row, "self_attn.k_norm.weight")
-        q, k = "attn.q_normed", "attn.k_normed"
-    b.pointwise("attn.q_rope", (q,), "attn.q_rot", query, ROPE_FLOPS)
-    b.pointwise("attn.k_rope", (k,), "attn.k_rot", key_row, ROPE_FLOPS)
-    out = ("attn.k_new", "attn.v_new") if decode else ("attn.k_cache", "attn.v_cache")
-    append = Op("attn.kv_append", Pattern.SCATTER, b.dims(key_row), ("attn.k_rot", "attn.v"), out, flops_per_point=0)
-    words = key_row if decode else cache
-    b.emit(append, words, words, role=Role.KV_CACHE)
-    keys = ("attn.k_cache", "attn.k_new") if decode else ("attn.k_cache",)
-    values = ("attn.v_cache", "attn.v_new") if decode else ("attn.v_cache",)
+QUERY, ROW, CACHE = "tokens kv_heads q_group head_dim", "tokens kv_heads head_dim", "batch context kv_heads head_dim"
+
+
+def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase, source: str) -> tuple[str, ...]:
+    if phase is Phase.DECODE or mixer.borrows:
+        role = Role.BORROWED if mixer.borrows else Role.KV_CACHE
+        b.enter("attn.k_cache", CACHE, role)
+        b.enter("attn.v_cache", CACHE, role)
+    made = {"q": QUERY} if mixer.borrows else {"q": QUERY, "k": ROW, "v": ROW}
+    biases = {"q": mixer.q_bias, "gate": mixer.q_bias, "k": mixer.k_bias, "v": mixer.v_bias}
+    for name, words in (made | {"gate": QUERY} if mixer.gate else made).items():
+        weight = Weight(b.names.module(f"attn.{name}_proj"), biases[name])
+        b.project(f"attn.{name}_proj", (source,), f"attn.{name}", f"{words} <- hidden", weight)
+    row = {name: f"attn.{name}" for name in made}
+    for name in ("q", "k") if mixer.qk_norm is not QkNorm.NONE else ():
+        if name in made:
+            over = 1 if mixer.qk_norm is QkNorm.HEAD else len(made[name].split()) - 1
+            b.norm(f"attn.{name}_norm", row[name], f"attn.{name}_normed", made[name], mixer.qk_norm_kind, over)
+            row[name] = f"attn.{name}_normed"
+    for name in ("q", "k") if mixer.rotary != 0 else ():
+        if name in made:
+            b.pointwise(f"attn.{name}_rope", (row[name],), f"attn.{name}_rot", made[name], ROPE_FLOPS)
+            row[name] = f"attn.{name}_rot"
+    keys, values, out = (("attn.k_cache",), ("attn.v_cache",), ()) if mixer.borrows else _append(b, row, phase)
     sinks: tuple[str, ...] = ()
     if mixer.sinks:
-        sinks = (b.weight("w.attn.softmax", "kv_heads q_group", "self_attn.sinks"),)
-    _core(b, ("kv_heads q_group", "head_dim", "head_dim"), ("attn.q_rot", *keys), values, sinks)
-    out_proj = Weight("self_attn.o_proj.weight", mixer.o_bias)
-    b.project("attn.o_proj", ("attn.mixed",), "attn.out", "tokens hidden <- kv_heads q_group head_dim", out_proj)
-    b.pointwise("attn.residual", ("x", "attn.out"), "attn.y", "tokens hidden")
+        sinks = (b.weight("w.attn.softmax", "kv_heads q_group", b.names.module("attn.sinks")),)
+    softmax = SOFTMAX_FLOPS + SOFTCAP_FLOPS * mixer.softcap
+    _core(b, ("kv_heads q_group", "head_dim", "head_dim"), ((row["q"], *keys), values, sinks), softmax)
+    mixed = "attn.mixed"
+    if mixer.gate:
+        b.pointwise("attn.gate_act", ("attn.gate", mixed), "attn.gated", QUERY, SIGMOID_FLOPS + 1)
+        mixed = "attn.gated"
+    out_proj = Weight(b.names.module("attn.o_proj"), mixer.o_bias)
+    b.project("attn.o_proj", (mixed,), "attn.out", "tokens hidden <- kv_heads q_group head_dim", out_proj)
     return out
+
+
+Sources = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
+
+
+def _append(b: BlockBuilder, row: dict[str, str], phase: Phase) -> Sources:
+    """Append the new rows: (what scores read as keys, what values are, the cache tensors given)."""
+    decode = phase is Phase.DECODE
+    out = ("attn.k_new", "attn.v_new") if decode else ("attn.k_cache", "attn.v_cache")
+    append = Op("attn.kv_append", Pattern.SCATTER, b.dims(ROW), (row["k"], row["v"]), out, flops_per_point=0)
+    words = ROW if decode else CACHE
+    b.emit(append, words, words, role=Role.KV_CACHE)
+    if decode:
+        return ("attn.k_cache", "attn.k_new"), ("attn.v_cache", "attn.v_new"), out
+    return ("attn.k_cache",), ("attn.v_cache",), out
 
 
 def _core(
     b: BlockBuilder,
     words: tuple[str, str, str],
-    keys: tuple[str, ...],
-    values: tuple[str, ...],
-    sinks: tuple[str, ...] = (),
+    sources: Sources,
+    softmax_flops: int = SOFTMAX_FLOPS,
 ) -> None:
-    """Scores, softmax and weighted values. `words`: head dimensions, dimension of a key, dimension of a value."""
+    """Scores, softmax and weighted values.
+
+    words: head dimensions, dimension of a key, dimension of a value. sources: of scores, of values, sinks.
+    """
     heads, key_dim, value_dim = words
+    keys, values, sinks = sources
     table = f"tokens {heads} context"
     scores = Op(
         "attn.scores",
@@ -99,7 +138,7 @@ def _core(
         ("attn.scores_out", *sinks),
         ("attn.probs",),
         sequential=("context",),
-        flops_per_point=SOFTMAX_FLOPS,
+        flops_per_point=softmax_flops,
     )
     b.emit(softmax, table)
     mixed = Op(
@@ -115,32 +154,30 @@ def _core(
     b.emit(mixed, f"tokens {heads} {value_dim}")
 
 
-def _add_mla(b: BlockBuilder, mixer: LatentAttention, phase: Phase) -> tuple[str, ...]:
+def _add_mla(b: BlockBuilder, mixer: LatentAttention, phase: Phase, source: str) -> tuple[str, ...]:
     if phase is Phase.DECODE:
         b.enter("attn.latent_cache", "batch context latent_dim", Role.KV_CACHE)
-    b.norm("attn.norm", "x", "attn.normed", "tokens hidden", "input_layernorm.weight")
-    _mla_query(b, mixer)
-    down = Weight("self_attn.kv_a_proj_with_mqa.weight", mixer.bias)
-    b.project("attn.kv_a_proj", ("attn.normed",), "attn.kv_a", "tokens kv_a <- hidden", down)
-    b.norm("attn.kv_a_norm", "attn.kv_a", "attn.latent", "tokens kv_lora", "self_attn.kv_a_layernorm.weight")
+    _mla_query(b, mixer, source)
+    down = Weight(b.names.module("attn.kv_a_proj"), mixer.bias)
+    b.project("attn.kv_a_proj", (source,), "attn.kv_a", "tokens kv_a <- hidden", down)
+    b.norm("attn.kv_a_norm", "attn.kv_a", "attn.latent", "tokens kv_lora")
     b.pointwise("attn.k_rope", ("attn.kv_a",), "attn.k_pe", "tokens rope", ROPE_FLOPS)
     out = _mla_cache(b, phase)
-    _core(b, ("heads", "qk_dim", "v_dim"), ("attn.q_nope", "attn.q_pe", "attn.k"), ("attn.v",))
-    out_proj = Weight("self_attn.o_proj.weight", mixer.bias)
+    _core(b, ("heads", "qk_dim", "v_dim"), (("attn.q_nope", "attn.q_pe", "attn.k"), ("attn.v",), ()))
+    out_proj = Weight(b.names.module("attn.o_proj"), mixer.bias)
     b.project("attn.o_proj", ("attn.mixed",), "attn.out", "tokens hidden <- heads v_dim", out_proj)
-    b.pointwise("attn.residual", ("x", "attn.out"), "attn.y", "tokens hidden")
     return out
 
 
-def _mla_query(b: BlockBuilder, mixer: LatentAttention) -> None:
+def _mla_query(b: BlockBuilder, mixer: LatentAttention, source: str) -> None:
     query = "tokens heads qk_dim"
     if mixer.q_lora is None:
-        b.project("attn.q_proj", ("attn.normed",), "attn.q", f"{query} <- hidden", Weight("self_attn.q_proj.weight"))
+        b.project("attn.q_proj", (source,), "attn.q", f"{query} <- hidden", Weight(b.names.module("attn.q_proj")))
     else:
-        down = Weight("self_attn.q_a_proj.weight", mixer.bias)
-        b.project("attn.q_a_proj", ("attn.normed",), "attn.q_a", "tokens q_lora <- hidden", down)
-        b.norm("attn.q_a_norm", "attn.q_a", "attn.q_a_normed", "tokens q_lora", "self_attn.q_a_layernorm.weight")
-        up = Weight("self_attn.q_b_proj.weight")
+        down = Weight(b.names.module("attn.q_a_proj"), mixer.bias)
+        b.project("attn.q_a_proj", (source,), "attn.q_a", "tokens q_lora <- hidden", down)
+        b.norm("attn.q_a_norm", "attn.q_a", "attn.q_a_normed", "tokens q_lora")
+        up = Weight(b.names.module("attn.q_b_proj"))
         b.project("attn.q_b_proj", ("attn.q_a_normed",), "attn.q", f"{query} <- q_lora", up)
     rope = Op(
         "attn.q_rope",
@@ -167,7 +204,9 @@ def _mla_cache(b: BlockBuilder, phase: Phase) -> tuple[str, ...]:
     rows = ("attn.latent", "attn.k_pe")
     append = Op("attn.kv_append", Pattern.SCATTER, b.dims("tokens latent_dim"), rows, (out,), flops_per_point=0)
     b.emit(append, words, role=Role.KV_CACHE)
-    weight = b.weight("w.attn.kv_b_proj", "heads kv_b kv_lora", "self_attn.kv_b_proj.weight", WeightKind.LINEAR)
+    weight = b.weight(
+        "w.attn.kv_b_proj", "heads kv_b kv_lora", f"{b.names.module('attn.kv_b_proj')}.weight", WeightKind.LINEAR
+    )
     expand = Op(
         "attn.kv_b_proj",
         Pattern.CONTRACT,

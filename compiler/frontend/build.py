@@ -13,8 +13,6 @@ from compiler.frontend.spec import Layer, ModelSpec, name_kinds
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, Graph, Op, Pattern, Role, Workload
 
-EMBEDDING_KEY = "model.embed_tokens.weight"
-
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
@@ -46,22 +44,26 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
 
 @dataclass(frozen=True, slots=True)
 class _Built:
-    """The builder of a layer and the names of the cache tensors it gives."""
+    """The builder of a layer, the name of its hidden states, and of the cache tensors it gives."""
 
     builder: BlockBuilder
+    last: str
     cache: tuple[str, ...]
 
     def block(self, kind: str) -> Block:
-        return self.builder.block(kind, ("y", *self.cache))
+        return self.builder.block(kind, (self.last, *self.cache))
 
 
 def _layer(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> _Built:
     sizes = {"tokens": workload.tokens, "batch": workload.batch, "hidden": spec.hidden}
-    b = BlockBuilder(sizes | mixer_sizes(layer.mixer, workload.context) | ffn_sizes(layer.ffn), kept)
+    sizes |= mixer_sizes(layer.mixer, workload.context) if layer.mixer else {}
+    sizes |= ffn_sizes(layer.ffn) if layer.ffn else {}
+    b = BlockBuilder(sizes, kept, spec.names)
     b.enter("x", "tokens hidden")
-    cache = add_mixer(b, layer.mixer, workload.phase)
-    add_ffn(b, layer.ffn)
-    return _Built(b, cache)
+    cache = add_mixer(b, layer, workload.phase) if layer.mixer else ()
+    if layer.ffn:
+        add_ffn(b, layer)
+    return _Built(b, "y" if layer.ffn else "attn.y", cache)
 
 
 def _quantised(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> tuple[str, ...]:
@@ -74,9 +76,19 @@ def _quantised(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage)
 def _embed(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
     b = _edge(spec, kept, workload.tokens)
     ids = b.enter("ids", "tokens", Role.INPUT, DType.INT32)
-    weight = b.weight("w.embed.gather", "vocab hidden", EMBEDDING_KEY)
-    gather = Op("embed.gather", Pattern.GATHER, b.dims("tokens hidden"), (ids, weight), ("y",), flops_per_point=0)
-    b.emit(gather, "tokens hidden")
+    gathers = [("embed", "vocab")] + ([("embed.positions", "positions")] if spec.positions else [])
+    rows = tuple(f"{role}.rows" for role, _ in gathers)
+    for (role, table), out in zip(gathers, rows, strict=True):
+        name = f"{role}.gather" if role == "embed" else role
+        weight = b.weight(f"w.{name}", f"{table} hidden", f"{spec.names.module(role)}.weight")
+        last = "y" if len(rows) == 1 and spec.embed_norm is None else out
+        op = Op(name, Pattern.GATHER, b.dims("tokens hidden"), (ids, weight), (last,), flops_per_point=0)
+        b.emit(op, "tokens hidden")
+    if spec.positions:
+        last = "embed.sum" if spec.embed_norm else "y"
+        b.pointwise("embed.add", rows, last, "tokens hidden")
+    if spec.embed_norm:
+        b.norm("embed.norm", last, "y", "tokens hidden", spec.embed_norm)
     return b.block("embed", ("y",))
 
 
@@ -84,8 +96,8 @@ def _head(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
     """Logits of the last token of each sequence."""
     b = _edge(spec, kept, workload.batch)
     b.enter("x", "tokens hidden")
-    b.norm("head.norm", "x", "head.normed", "tokens hidden", "model.norm.weight")
-    weight = Weight(EMBEDDING_KEY if spec.tied else "lm_head.weight", kind=WeightKind.PLAIN)
+    b.norm("head.norm", "x", "head.normed", "tokens hidden", spec.norm)
+    weight = Weight(spec.names.module("embed" if spec.tied else "head.lm_head"), spec.head_bias, WeightKind.PLAIN)
     b.project("head.lm_head", ("head.normed",), "logits", "tokens vocab <- hidden", weight)
     return b.block("head", ("logits",))
 
@@ -99,4 +111,5 @@ def _sample(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
 
 
 def _edge(spec: ModelSpec, kept: Storage, tokens: int) -> BlockBuilder:
-    return BlockBuilder({"tokens": tokens, "hidden": spec.hidden, "vocab": spec.vocab}, kept, layer="")
+    sizes = {"tokens": tokens, "hidden": spec.hidden, "vocab": spec.vocab}
+    return BlockBuilder(sizes | ({"positions": spec.positions} if spec.positions else {}), kept, spec.names)

@@ -7,6 +7,8 @@ norms that every architecture has are here, so that the modules that describe a 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from compiler.frontend.names import Names
+from compiler.frontend.parts import RMS, Norm
 from compiler.frontend.quant import Storage, WeightKind
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, Dim, Op, Pattern, Role, Routing, Tensor
@@ -17,26 +19,30 @@ _FLOWING = frozenset({"tokens", "batch", "context", "slots"})
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """The weight of a projection: its checkpoint key, whether there is a bias beside it, and how it is stored."""
+    """The weight of a projection: its module in the checkpoint, whether there is a bias, and how it is stored."""
 
-    key: str
+    module: str
     bias: bool = False
     kind: WeightKind = WeightKind.LINEAR
     routing: Routing | None = None
+    suffixes: tuple[str, str] = (".weight", ".bias")
+
+    @property
+    def key(self) -> str:
+        return self.module + self.suffixes[0]
 
     @property
     def bias_key(self) -> str:
-        stem = self.key.removesuffix(".weight")
-        return f"{stem}.bias" if stem != self.key else f"{stem}_bias"
+        return self.module + self.suffixes[1]
 
 
 class BlockBuilder:
-    """Collects the ops and tensors of one block. `layer` is the checkpoint prefix of the block's weights."""
+    """Collects the ops and tensors of one block. `names` gives the checkpoint module of a role."""
 
-    def __init__(self, sizes: Mapping[str, int], storage: Storage, layer: str = "model.layers.{layer}.") -> None:
+    def __init__(self, sizes: Mapping[str, int], storage: Storage, names: Names) -> None:
         self.sizes = sizes
         self.storage = storage
-        self.layer = layer
+        self.names = names
         self.quantised: list[str] = []  # checkpoint keys of weights that may be quantised
         self._ops: list[Op] = []
         self._tensors: list[Tensor] = []
@@ -52,12 +58,11 @@ class BlockBuilder:
         return name
 
     def weight(self, name: str, words: str, key: str, kind: WeightKind = WeightKind.PLAIN) -> str:
-        """A weight tensor stored as its kind says."""
-        full = self.layer + key
+        """A weight tensor stored as its kind says; `key` is its full checkpoint name."""
         if kind is not WeightKind.PLAIN:
-            self.quantised.append(full)
-        dtype = self.storage.dtype(kind, full)
-        self._tensors.append(Tensor(name, self.dims(words), dtype, Role.WEIGHT, full))
+            self.quantised.append(key)
+        dtype = self.storage.dtype(kind, key)
+        self._tensors.append(Tensor(name, self.dims(words), dtype, Role.WEIGHT, key))
         return name
 
     def emit(self, op: Op, *words: str, role: Role = Role.ACTIVATION, dtype: DType = DType.BF16) -> None:
@@ -66,11 +71,22 @@ class BlockBuilder:
             self._tensors.append(Tensor(name, self.dims(dims), dtype, role))
         self._ops.append(op)
 
-    def norm(self, name: str, source: str, out: str, words: str, key: str) -> None:
-        """RMS normalisation over the last dimension: square, add, scale, weigh, so 4 operations a point."""
-        over = words.split()[-1]
-        weight = self.weight(f"w.{name}", over, key)
-        op = Op(name, Pattern.REDUCE, self.dims(words), (source, weight), (out,), sequential=(over,), flops_per_point=4)
+    def norm(self, name: str, source: str, out: str, words: str, norm: Norm = RMS, over: int = 1) -> None:
+        """Normalise over the last `over` dimensions; the role of the weights is `name`."""
+        last = words.split()[-over:]
+        module, tensors = self.names.module(name), []
+        for there, prefix, suffix in ((norm.scale, "w.", ".weight"), (norm.bias, "b.", ".bias")):
+            if there:
+                tensors.append(self.weight(prefix + name, " ".join(last), module + suffix))
+        op = Op(
+            name,
+            Pattern.REDUCE,
+            self.dims(words),
+            (source, *tensors),
+            (out,),
+            sequential=tuple(last),
+            flops_per_point=norm.flops_per_point,
+        )
         self.emit(op, words)
 
     def project(self, name: str, sources: tuple[str, ...], out: str, words: str, weight: Weight) -> None:

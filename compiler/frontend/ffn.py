@@ -2,7 +2,7 @@
 
 from compiler.frontend.builder import BlockBuilder, Weight
 from compiler.frontend.quant import WeightKind
-from compiler.frontend.spec import Dense, Ffn, MoE
+from compiler.frontend.spec import Dense, Ffn, Layer, MoE, Wiring
 from compiler.ir.graph import Op, Pattern, Routing
 
 #: An activation is counted as 8 operations (silu: negate, exponential, add, divide, multiply); its gate as 1 more.
@@ -22,35 +22,55 @@ def ffn_sizes(ffn: Ffn) -> dict[str, int]:
     return sizes
 
 
-def add_ffn(b: BlockBuilder, ffn: Ffn) -> None:
-    """Append the ops of `ffn`; they end in `y`."""
-    b.norm("ffn.norm", "attn.y", "ffn.normed", "tokens hidden", "post_attention_layernorm.weight")
-    if isinstance(ffn, Dense):
-        _swiglu(b, "ffn.", "ffn", "mlp", ffn)
+def add_ffn(b: BlockBuilder, layer: Layer) -> None:
+    """Append the ops of the feed-forward part of `layer`; they end in `y`.
+
+    It reads `attn.y`; without a mixer, and in a parallel layer, `x`.
+    """
+    serial = layer.wiring is Wiring.SERIAL
+    x = "attn.y" if serial and layer.mixer else "x"
+    source = x
+    if layer.pre_norm and layer.wiring is Wiring.PARALLEL:
+        source = "attn.normed"
+    elif layer.pre_norm:
+        b.norm("ffn.norm", x, "ffn.normed", "tokens hidden", layer.norm)
+        source = "ffn.normed"
+    if isinstance(layer.ffn, Dense):
+        _swiglu(b, "ffn.", "ffn", source, layer.ffn)
         out = "ffn.out"
+    elif isinstance(layer.ffn, MoE):
+        out = _add_moe(b, layer.ffn, source)
     else:
-        out = _add_moe(b, ffn)
-    b.pointwise("ffn.residual", ("attn.y", out), "y", "tokens hidden")
+        raise TypeError(f"no feed-forward part: {layer.ffn}")
+    if layer.post_norm:
+        b.norm("ffn.post_norm", out, "ffn.out_normed", "tokens hidden", layer.norm)
+        out = "ffn.out_normed"
+    mixed = ("attn.out_normed" if layer.post_norm else "attn.out",) if layer.mixer and not serial else ()
+    b.pointwise("ffn.residual", (x, *mixed, out), "y", "tokens hidden", 1 + len(mixed))
 
 
-def _swiglu(b: BlockBuilder, name: str, width: str, module: str, ffn: Dense) -> None:
+def _swiglu(b: BlockBuilder, name: str, width: str, source: str, ffn: Dense, module: str = "") -> None:
     """Gate and up projections, activation, down projection; `name` is the prefix of ops and tensors."""
     gates = ("gate", "up") if ffn.gated else ("gate",)
+
+    def weight(part: str) -> Weight:
+        return Weight(f"{module}.{part}" if module else b.names.module(name + part), ffn.bias)
+
     for gate in gates:
-        weight = Weight(f"{module}.{gate}_proj.weight", ffn.bias)
-        b.project(f"{name}{gate}_proj", ("ffn.normed",), f"{name}{gate}", f"tokens {width} <- hidden", weight)
+        words = f"tokens {width} <- hidden"
+        b.project(f"{name}{gate}_proj", (source,), f"{name}{gate}", words, weight(f"{gate}_proj"))
     flops = ACTIVATION_FLOPS + (GATE_FLOPS if ffn.gated else 0)
     b.pointwise(f"{name}act", tuple(name + gate for gate in gates), f"{name}mid", f"tokens {width}", flops)
-    down = Weight(f"{module}.down_proj.weight", ffn.bias)
-    b.project(f"{name}down_proj", (f"{name}mid",), f"{name}out", f"tokens hidden <- {width}", down)
+    b.project(f"{name}down_proj", (f"{name}mid",), f"{name}out", f"tokens hidden <- {width}", weight("down_proj"))
 
 
-def _add_moe(b: BlockBuilder, moe: MoE) -> str:
+def _add_moe(b: BlockBuilder, moe: MoE, source: str) -> str:
     """The shared expert first (it does not wait for the routes), then the routed ones; returns the output tensor."""
     if moe.shared_width:
-        _swiglu(b, "ffn.shared_", "shared_ffn", moe.names.shared, Dense(moe.shared_width))
-    router = Weight(f"{moe.names.router}.weight", moe.router_bias, WeightKind.PLAIN)
-    b.project("ffn.router", ("ffn.normed",), "ffn.router_out", "tokens experts <- hidden", router)
+        shared = b.names.layer + moe.names.shared
+        _swiglu(b, "ffn.shared_", "shared_ffn", source, Dense(moe.shared_width), shared)
+    router = Weight(b.names.layer + moe.names.router, moe.router_bias, WeightKind.PLAIN)
+    b.project("ffn.router", (source,), "ffn.router_out", "tokens experts <- hidden", router)
     topk = Op(
         "ffn.topk",
         Pattern.SORT,
@@ -61,7 +81,7 @@ def _add_moe(b: BlockBuilder, moe: MoE) -> str:
         flops_per_point=TOPK_FLOPS,
     )
     b.emit(topk, "tokens slots")
-    _routed(b, moe)
+    _routed(b, moe, source)
     combine = Op(
         "ffn.combine",
         Pattern.CONTRACT,
@@ -81,18 +101,18 @@ def _add_moe(b: BlockBuilder, moe: MoE) -> str:
     return "ffn.sum"
 
 
-def _routed(b: BlockBuilder, moe: MoE) -> None:
+def _routed(b: BlockBuilder, moe: MoE, source: str) -> None:
     names, routing = moe.names, Routing(moe.experts, moe.top_k)
     for gate, module in (("gate", names.gate), ("up", names.up)):
-        weight = _expert(module, moe, routing)
+        weight = _expert(b.names.layer + module, moe, routing)
         words = "tokens slots ffn <- hidden"
-        b.project(f"ffn.experts_{gate}", ("ffn.normed", "ffn.routes"), f"ffn.experts_{gate}_out", words, weight)
+        b.project(f"ffn.experts_{gate}", (source, "ffn.routes"), f"ffn.experts_{gate}_out", words, weight)
     gates = ("ffn.experts_gate_out", "ffn.experts_up_out")
     b.pointwise("ffn.experts_act", gates, "ffn.experts_mid", "tokens slots ffn", ACTIVATION_FLOPS + GATE_FLOPS)
-    down = _expert(names.down, moe, routing)
+    down = _expert(b.names.layer + names.down, moe, routing)
     words = "tokens slots hidden <- ffn"
     b.project("ffn.experts_down", ("ffn.experts_mid", "ffn.routes"), "ffn.experts_out", words, down)
 
 
 def _expert(module: str, moe: MoE, routing: Routing) -> Weight:
-    return Weight(module + moe.names.weight, moe.bias, WeightKind.EXPERT, routing)
+    return Weight(module, moe.bias, WeightKind.EXPERT, routing, (moe.names.weight, moe.names.bias))

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from compiler.frontend.facts import Facts
 from compiler.frontend.read import describe
-from compiler.frontend.spec import Attention, LatentAttention, Mixer
+from compiler.frontend.spec import Attention, LatentAttention, Mixer, QkNorm
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 #: Names of layer types: today's, and the older name transformers still accepts.
@@ -49,7 +49,7 @@ class Heads:
             q_group=heads // kv_heads,
             head_dim=self._head_dim(facts, heads),
             sinks=self.sinks,
-            qk_norm=self.qk_norm,
+            qk_norm=QkNorm.HEAD if self.qk_norm else QkNorm.NONE,
             q_bias=q,
             k_bias=q,
             v_bias=q,

@@ -1,7 +1,7 @@
 """What a trace of a PyTorch model is, as data: one exported program a distinct layer, and the order of the layers.
 
-Between `trace` (which needs torch) and `lower` (which does not). Everything is JSON-able, so that a capture is cached by
-content; shapes are those of one sequence of `tokens` tokens, a prime number that no model has as a size.
+Between `trace` (which needs torch) and `lower` (which does not). Everything is JSON-able, so that a capture is cached
+by content; shapes are those of one sequence of TRACED_TOKENS tokens.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One distinct layer (or the part before or after the layers). `inputs[0]` and `outputs[0]` are the hidden states."""
+    """One distinct layer (or the part before or after the layers). Input and output 0 are the hidden states."""
 
     label: str
     inputs: tuple[Value, ...]

@@ -1,0 +1,96 @@
+"""The feed-forward parts a layer can have. Frozen dataclasses that a person can compose by hand.
+
+Every one has `label`, `params(hidden)` and `active_params(hidden)` (what one token meets).
+"""
+
+from dataclasses import dataclass, field
+
+from compiler.frontend.parts import positive
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """A feed-forward part all tokens pass through."""
+
+    width: int
+    gated: bool = True
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        positive("dense", self.width)
+
+    @property
+    def label(self) -> str:
+        return "dense"
+
+    def params(self, hidden: int) -> int:
+        ups = 2 if self.gated else 1
+        return (ups + 1) * hidden * self.width + (ups * self.width + hidden) * self.bias
+
+    def active_params(self, hidden: int) -> int:
+        return self.params(hidden)
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How a router turns scores into the chosen experts and their gates. Changes no shape."""
+
+    function: str = "softmax"
+    groups: int = 1
+    top_groups: int = 1
+    normalise: bool = True
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertNames:
+    """Checkpoint modules of an MoE layer below `model.layers.{layer}.`, with `{expert}` for the expert index.
+
+    `weight` and `bias` are the suffixes of the expert tensors.
+    """
+
+    router: str = "mlp.gate"
+    gate: str = "mlp.experts.{expert}.gate_proj"
+    up: str = "mlp.experts.{expert}.up_proj"
+    down: str = "mlp.experts.{expert}.down_proj"
+    shared: str = "mlp.shared_experts"
+    weight: str = ".weight"
+    bias: str = ".bias"
+
+
+@dataclass(frozen=True, slots=True)
+class MoE:
+    """Routed experts (`top_k` of `experts` a token) and, where `shared_width` is not 0, a shared one of that width."""
+
+    experts: int
+    top_k: int
+    width: int
+    shared_width: int = 0
+    bias: bool = False
+    router_bias: bool = False
+    scoring: Scoring = field(default_factory=Scoring)
+    names: ExpertNames = field(default_factory=ExpertNames)
+
+    def __post_init__(self) -> None:
+        positive("MoE", self.experts, self.top_k, self.width, self.shared_width + 1)
+        if self.top_k > self.experts:
+            raise ValueError(f"MoE: top-{self.top_k} of {self.experts} experts")
+
+    @property
+    def label(self) -> str:
+        return "moe"
+
+    def params(self, hidden: int) -> int:
+        return self._params(hidden, self.experts)
+
+    def active_params(self, hidden: int) -> int:
+        """Parameters one token meets: the chosen experts, the shared expert and the router."""
+        return self._params(hidden, self.top_k)
+
+    def _params(self, hidden: int, experts: int) -> int:
+        expert = 3 * hidden * self.width + (2 * self.width + hidden) * self.bias
+        router = self.experts * (hidden + self.router_bias)
+        return experts * expert + router + 3 * hidden * self.shared_width
+
+
+Ffn = Dense | MoE

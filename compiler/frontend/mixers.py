@@ -1,0 +1,124 @@
+"""The mixers a layer can have: how tokens see one another. Frozen dataclasses that a person can compose by hand.
+
+Sizes are whole-model element counts. Every mixer has `label`, `params(hidden)`, `kv_elements_per_token` and
+`cached_tokens(context)`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from compiler.frontend.parts import RMS, Norm, positive
+
+
+class QkNorm(StrEnum):
+    """How queries and keys are normalised: not, a head at a time, or all heads of a token as one row."""
+
+    NONE = "none"
+    HEAD = "head"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """Grouped-query attention (multi-head when `q_group` is 1).
+
+    window: over the last tokens only; chunk: over the tokens of the same chunk. rotary: elements of a head that are
+    rotated, None for all, 0 for none. gate: the output is multiplied by a sigmoid, whose projection is as large as q's.
+    softcap: scores go through a tanh. borrows: keys and values are those of an earlier layer, and not projected here.
+    """
+
+    kv_heads: int
+    q_group: int
+    head_dim: int
+    window: int | None = None
+    chunk: int | None = None
+    sinks: bool = False
+    qk_norm: QkNorm = QkNorm.NONE
+    qk_norm_kind: Norm = RMS
+    rotary: int | None = None
+    gate: bool = False
+    softcap: bool = False
+    borrows: bool = False
+    q_bias: bool = False
+    k_bias: bool = False
+    v_bias: bool = False
+    o_bias: bool = False
+
+    def __post_init__(self) -> None:
+        spans = (1 if n is None else n for n in (self.window, self.chunk))
+        positive("attention", self.kv_heads, self.q_group, self.head_dim, *spans)
+        if self.rotary is not None and not 0 <= self.rotary <= self.head_dim:
+            raise ValueError(f"attention: {self.rotary} of {self.head_dim} elements rotated")
+
+    @property
+    def label(self) -> str:
+        return "swa" if self.window is not None else "cka" if self.chunk is not None else "gqa"
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        """Cache elements a token of one layer: a key and a value for each kv head; none where they are borrowed."""
+        return 0 if self.borrows else 2 * self.kv_heads * self.head_dim
+
+    def cached_tokens(self, context: int) -> int:
+        """Tokens of a sequence of `context` that the cache of one layer holds."""
+        return min(n for n in (self.window, self.chunk, context) if n is not None)
+
+    def params(self, hidden: int) -> int:
+        q, kv = self.kv_heads * self.q_group * self.head_dim, self.kv_heads * self.head_dim
+        queries = (1 + self.gate) * q * (hidden + self.q_bias)
+        keys = 0 if self.borrows else kv * (2 * hidden + self.k_bias + self.v_bias)
+        return (
+            queries + keys + hidden * (q + self.o_bias) + self._norms(q, kv) + self.kv_heads * self.q_group * self.sinks
+        )
+
+    def _norms(self, q: int, kv: int) -> int:
+        widths = {QkNorm.NONE: (0, 0), QkNorm.HEAD: (self.head_dim, self.head_dim), QkNorm.FULL: (q, kv)}[self.qk_norm]
+        return sum(self.qk_norm_kind.params(width) for width in (widths[: 1 if self.borrows else 2]))
+
+
+@dataclass(frozen=True, slots=True)
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2 report, section 2.1): one compressed cache row a token for all heads.
+
+    `bias` is that of the down projections (query, key-value) and of the output projection.
+    """
+
+    heads: int
+    q_lora: int | None
+    kv_lora: int
+    nope: int
+    rope: int
+    v_dim: int
+    bias: bool = False
+
+    def __post_init__(self) -> None:
+        ranks = (self.kv_lora, 1 if self.q_lora is None else self.q_lora)
+        positive("latent attention", self.heads, self.nope, self.rope, self.v_dim, *ranks)
+
+    @property
+    def label(self) -> str:
+        return "mla"
+
+    @property
+    def qk_dim(self) -> int:
+        return self.nope + self.rope
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        """Cache elements a token of one layer: the latent and the shared rotary key."""
+        return self.kv_lora + self.rope
+
+    def cached_tokens(self, context: int) -> int:
+        """Tokens of a sequence of `context` that the cache of one layer holds: all."""
+        return context
+
+    def params(self, hidden: int) -> int:
+        q = self.heads * self.qk_dim
+        query = hidden * q if self.q_lora is None else self.q_lora * (hidden + 1 + q + self.bias)
+        kv_a = self.kv_lora + self.rope
+        down = hidden * kv_a + self.kv_lora + kv_a * self.bias
+        up = self.kv_lora * self.heads * (self.nope + self.v_dim)
+        return query + down + up + self.heads * self.v_dim * hidden + hidden * self.bias
+
+
+Mixer = Attention | LatentAttention

@@ -1,0 +1,36 @@
+"""What the parts of a layer share: norms, and the check of sizes."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class NormKind(StrEnum):
+    RMS = "rms"
+    LAYER = "layer"  # mean and variance
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """A normalisation over a row, with a scale and perhaps a bias an element."""
+
+    kind: NormKind = NormKind.RMS
+    scale: bool = True
+    bias: bool = False
+
+    def params(self, width: int) -> int:
+        return width * (self.scale + self.bias)
+
+    @property
+    def flops_per_point(self) -> int:
+        """Square, add, multiply by the root; subtracting a mean adds two; scale and bias one each."""
+        return 3 + 2 * (self.kind is NormKind.LAYER) + self.scale + self.bias
+
+
+RMS = Norm()
+LAYER_NORM = Norm(NormKind.LAYER, bias=True)
+
+
+def positive(what: str, *sizes: int) -> None:
+    """ValueError unless every size is at least 1."""
+    if min(sizes) < 1:
+        raise ValueError(f"{what}: every size must be at least 1: {sizes}")
