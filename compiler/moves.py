@@ -33,7 +33,7 @@ from compiler.ir.actions import (
     Tile,
     Units,
 )
-from compiler.ir.graph import Block, Graph, Phase, Role, is_cache
+from compiler.ir.graph import Block, Graph, Phase
 from compiler.ir.schedule import Schedule
 from compiler.lower import Refused, lower
 from compiler.passes.partition import Span, partition_block
@@ -189,7 +189,7 @@ def _places(view: View) -> Iterator[Action]:
         has = {
             Class.WEIGHTS: any(t.name not in routed for t in block.weights),
             Class.EXPERTS: bool(routed),
-            Class.KV: any(is_cache(t) and t.role is Role.KV_CACHE for t in block.tensors),
+            Class.KV: bool(block.stored),
         }
         now = {a.tensors: a.tier for a in view.of(Place, kind) if isinstance(a, Place)}
         for cls, present in has.items():

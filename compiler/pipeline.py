@@ -25,7 +25,7 @@ from compiler.ir.actions import (
     Units,
     known,
 )
-from compiler.ir.graph import Graph, Phase, Role
+from compiler.ir.graph import Graph, Phase, is_kept
 from compiler.ir.schedule import Schedule
 from compiler.lower import Lowered, Refused, lower, unknown_blocks
 from compiler.passes.allocate import Demand, Layout, allocate, demands
@@ -98,7 +98,7 @@ def _activation_bytes(graph: Graph, lowered: dict[str, Lowered]) -> int:
 @lru_cache(maxsize=256)
 def _boundary_bytes(graph: Graph) -> int:
     boundary = [b.tensor[n] for b in graph.blocks for n in (*b.inputs, *b.outputs)]
-    return max(t.nbytes for t in boundary if t.role is not Role.KV_CACHE)
+    return max(t.nbytes for t in boundary if not is_kept(t.role))
 
 
 def _tiling(graph: Graph, low: Lowered) -> tuple[Tiling, int]:

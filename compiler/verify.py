@@ -2,7 +2,7 @@
 
 from functools import lru_cache
 
-from compiler.ir.graph import Block, Pattern, Role, is_cache
+from compiler.ir.graph import Block, Pattern
 from compiler.program import Section
 
 
@@ -22,8 +22,8 @@ def verify_sharded(source: Block, block: Block) -> None:
         before, after = source.op.get(name), block.op.get(name)
         if before and after and after.flops * sockets < before.flops:
             raise CompilerFault(f"{block.kind} {name}: {after.flops * sockets} of {before.flops} FLOPs remain")
-    cache = sum(t.nbytes for t in source.tensors if is_cache(t) and t.role is Role.KV_CACHE)
-    local = sum(t.nbytes for t in block.tensors if is_cache(t) and t.role is Role.KV_CACHE)
+    cache = sum(t.nbytes for t in source.stored)
+    local = sum(t.nbytes for t in block.stored)
     if local * sockets < cache:
         raise CompilerFault(f"{block.kind}: {sockets} sockets hold {local * sockets} of {cache} cache bytes")
     written = {o for op in block.ops for o in op.outputs}

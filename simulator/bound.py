@@ -45,9 +45,7 @@ def _touched_bytes(block: Block) -> int:
             if tensor.role is Role.WEIGHT:
                 total += tensor.dtype.nbytes(_elements(op, tensor.elements))
     return total + sum(
-        block.tensor[n].nbytes
-        for n in block.inputs
-        if is_cache(block.tensor[n]) and block.tensor[n].role is Role.KV_CACHE
+        t.nbytes for t in (block.tensor[n] for n in block.inputs) if is_cache(t) and t.role is not Role.BORROWED
     )
 
 

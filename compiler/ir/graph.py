@@ -34,7 +34,8 @@ class Role(StrEnum):
     WEIGHT = "weight"
     ACTIVATION = "activation"
     KV_CACHE = "kv_cache"
-    STATE = "state"
+    STATE = "state"  # of a recurrence: read and written whole, however long the context
+    BORROWED = "borrowed"  # a cache that another layer stores
     INPUT = "input"
     OUTPUT = "output"
 
@@ -221,6 +222,14 @@ class Block:
     def weights(self) -> tuple[Tensor, ...]:
         return tuple(t for t in self.tensors if t.role is Role.WEIGHT)
 
+    @cached_property
+    def stored(self) -> tuple[Tensor, ...]:
+        """Caches and states that stay in memory between steps: those that enter, or in prefill those that are made."""
+        return self._stored(self.inputs) or self._stored(self.outputs)
+
+    def _stored(self, names: tuple[str, ...]) -> tuple[Tensor, ...]:
+        return tuple(t for t in (self.tensor[n] for n in names) if is_cache(t) and t.role is not Role.BORROWED)
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -307,13 +316,8 @@ class Graph:
 
     @cached_property
     def kv_nbytes(self) -> int:
-        """Bytes of KV cache at the workload's context, all layers, whole batch."""
-        return sum(
-            t.nbytes * self.repeats[b.kind]
-            for b in self.blocks
-            for t in b.tensors
-            if t.role is Role.KV_CACHE and is_cache(t)
-        )
+        """Bytes of cache and recurrent state at the workload's context, all layers, whole batch."""
+        return sum(t.nbytes * self.repeats[b.kind] for b in self.blocks for t in b.stored)
 
     @cached_property
     def flops(self) -> int:
@@ -335,8 +339,14 @@ class Graph:
 
 
 def is_cache(tensor: Tensor) -> bool:
-    """Whether a kv_cache tensor is the cache itself (it has a `context` dimension), not the appended rows."""
-    return any(d.name == "context" for d in tensor.dims)
+    """Whether a tensor is a cache (rows along `context`, not the rows that are appended) or a recurrent state."""
+    rows = tensor.role in (Role.KV_CACHE, Role.BORROWED) and any(d.name == "context" for d in tensor.dims)
+    return rows or tensor.role is Role.STATE
+
+
+def is_kept(role: Role) -> bool:
+    """Whether what has this role outlives the step (or is another layer's that does), so that no loop carries it."""
+    return role in (Role.KV_CACHE, Role.STATE, Role.BORROWED)
 
 
 def _block_form(block: Block) -> dict[str, Any]:

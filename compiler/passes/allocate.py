@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from compiler.diagnostic import Code, Diagnostic
 from compiler.ir.actions import Class, Tier
-from compiler.ir.graph import Block, Role, is_cache
+from compiler.ir.graph import Block
 from compiler.program import MemoryMap
 from compiler.target import Target
 
@@ -42,7 +42,7 @@ def demands(block: Block, repeats: int, tier_of: dict[Class, Tier | None]) -> It
     for cls, nbytes in (
         (Class.EXPERTS, sum(t.nbytes for t in block.weights if t.name in routed)),
         (Class.WEIGHTS, sum(t.nbytes for t in block.weights if t.name not in routed)),
-        (Class.KV, sum(t.nbytes for t in block.tensors if t.role is Role.KV_CACHE and is_cache(t))),
+        (Class.KV, sum(t.nbytes for t in block.stored)),
     ):
         if nbytes:
             yield Demand(block.kind, cls, nbytes * repeats, tier_of.get(cls))

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from compiler.diagnostic import Code, Diagnostic, quantity
 from compiler.ir.actions import ALL, Class
-from compiler.ir.graph import Block, Op, Pattern, Role
+from compiler.ir.graph import Block, Op, Pattern, is_kept
 from compiler.passes.partition import Span
 from compiler.passes.work import Edge, Tiling, Work, block_work
 from compiler.program import Section, Stage
@@ -66,7 +66,7 @@ def crossing_bytes(block: Block, spans: tuple[Span, ...]) -> int:
             for name in op.outputs:
                 tensor = block.tensor[name]
                 outside = any(not first <= r < end for r in flow.readers.get(name, ()))
-                total += tensor.nbytes if outside and tensor.role is not Role.KV_CACHE else 0
+                total += tensor.nbytes if outside and not is_kept(tensor.role) else 0
     return total
 
 
@@ -257,12 +257,12 @@ def _streams(
         elif not e.cache:
             stage.read_bytes += e.nbytes
     for e in edges[1]:
-        if carries and e.role is not Role.KV_CACHE and e.name in block.outputs:
+        if carries and not is_kept(e.role) and e.name in block.outputs:
             stage.carried_bytes += e.nbytes
             continue
         # A tensor without tokens is written bit by bit, a share with every tile; cache rows go where the cache is.
         nbytes = -(-e.total // knobs.tiles) if e.whole else e.nbytes
-        to_ddr = -(-nbytes * part // whole) if e.role is Role.KV_CACHE else 0
+        to_ddr = -(-nbytes * part // whole) if is_kept(e.role) else 0
         stage.kv_ddr_bytes += to_ddr
         stage.write_bytes += nbytes - to_ddr
 

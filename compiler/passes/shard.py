@@ -23,6 +23,7 @@ from compiler.ir.graph import (
     Role,
     Tensor,
     is_cache,
+    is_kept,
 )
 
 #: Never split: tokens and batch enter whole, slots follow the experts, a cached latent row is stored whole, and a
@@ -213,14 +214,14 @@ class _Sharder:
     alias: dict[str, str] = field(default_factory=dict)  # tensor -> its whole form
 
     def run(self) -> Block:
-        caches = {t.name: self._cache_split(t) for t in self.block.tensors if t.role is Role.KV_CACHE and is_cache(t)}
+        caches = {t.name: self._cache_split(t) for t in self.block.tensors if is_cache(t)}
         for name in self.block.inputs:
             self._hold(self.block.tensor[name], caches.get(name, {}))
         for op in self.block.ops:
             self._op(op, caches)
         outputs = []
         for name in self.block.outputs:
-            outputs.append(name if self.block.tensor[name].role is Role.KV_CACHE else self._whole(name, {}))
+            outputs.append(name if is_kept(self.block.tensor[name].role) else self._whole(name, {}))
         used = {n for op in self.ops for n in (*op.inputs, *op.outputs)} | set(self.block.inputs) | set(outputs)
         tensors = tuple(t for n, t in self.tensors.items() if n in used)
         return replace(self.block, ops=tuple(self.ops), tensors=tensors, outputs=tuple(outputs), sockets=self.sockets)
@@ -302,7 +303,7 @@ class _Sharder:
     def _collect(self, name: str, kind: CollectiveKind, ways: int, dims: tuple[Dim, ...]) -> str:
         source = self.tensors[name]
         result = f"{name}@{kind}"
-        role = Role.ACTIVATION if source.role is Role.KV_CACHE else source.role
+        role = Role.ACTIVATION if is_kept(source.role) else source.role
         self.tensors[result] = replace(source, name=result, dims=dims, role=role)
         gathered = {d.name for d, old in zip(dims, source.dims, strict=True) if d != old}
         self.held[result] = (

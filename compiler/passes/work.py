@@ -138,7 +138,7 @@ def _edge(tensor: Tensor, tile: _Tile) -> Edge:
     whole = not any(d.name == "tokens" for d in tensor.dims)
     sizes = {d.name: tile.size(d) for d in tensor.dims}
     ports = prod(n for name, n in sizes.items() if name not in ROW_DIMS)
-    cache = tensor.role is Role.KV_CACHE and is_cache(tensor)
+    cache = is_cache(tensor)
     nbytes = tensor.dtype.nbytes(prod(sizes.values()))
     return Edge(tensor.name, nbytes, tensor.nbytes, whole, tensor.role, cache, sizes.get("context", 1), ports)
 
