@@ -12,6 +12,7 @@ from agent.evaluate import Evaluation, Measured, Rejected
 from agent.words import nbytes, percent, seconds
 from compiler.diagnostic import Code, Diagnostic
 from compiler.ir.actions import (
+    ALL,
     Action,
     Buffer,
     Cut,
@@ -137,8 +138,10 @@ def _causes(slow: Report, fast: Report) -> tuple[tuple[str, float, float], ...]:
 
 def _headline(name: str, slow: Report, fast: Report) -> str:
     gain = slow.latency_s - fast.latency_s
-    if gain <= 0:
+    if gain == 0:
         return f"As fast as {name}: {seconds(fast.latency_s)}."
+    if gain < 0:
+        return f"Slower than {name}: {seconds(fast.latency_s)} against {seconds(slow.latency_s)}."
     ratio = slow.latency_s / fast.latency_s
     return f"{ratio:.3f}x as fast as {name}: {seconds(slow.latency_s)} -> {seconds(fast.latency_s)} (-{seconds(gain)})."
 
@@ -217,7 +220,7 @@ def _rewrite(new: Action, old: Action | None) -> str:
     assert isinstance(new, Rewrite)
     if new.rule is Rule.SPLIT_KV:
         before = old.ways if isinstance(old, Rewrite) else 1
-        return f"a head's cache rows arrive on {new.ways} streams instead of {before}"
+        return f"the cache is walked in {new.ways} parts at once instead of {before}"
     return {
         Rule.MERGE_QKV: "query, key and value weights arrive as one stream",
         Rule.MERGE_GATE_UP: "gate and up weights arrive as one stream",
@@ -248,6 +251,12 @@ def _shard(new: Action, old: Action | None) -> str:
     return f"{new.dim} of {new.part} is spread over {new.ways} sockets{before}"
 
 
+def _buffer(new: Action) -> str:
+    assert isinstance(new, Buffer)
+    who = "every stage" if new.op == ALL else new.op
+    return f"{who} takes turns with its readers" if new.depth == 1 else f"{who} may run {new.depth} tiles ahead"
+
+
 def _place(new: Action, old: Action | None) -> str:
     assert isinstance(new, Place)
     return f"{new.tensors} stay in {str(new.tier).upper()}"
@@ -265,5 +274,5 @@ _MEANING: dict[type[Action], Callable[[Action, Action | None], str]] = {
     SetLaunch: lambda new, old: f"sections are launched by {new.mode}",  # type: ignore[attr-defined]
     Prefetch: lambda new, old: "",  # what prefetch hides is measured
     Units: lambda new, old: f"{new.op} on {new.pcus} PCUs",  # type: ignore[attr-defined]
-    Buffer: lambda new, old: f"{new.op} may run {new.depth} tiles ahead",  # type: ignore[attr-defined]
+    Buffer: lambda new, old: _buffer(new),
 }

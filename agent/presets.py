@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from agent.evaluate import Measured, evaluate
 from compiler.diagnostic import Code, Diagnostic
 from compiler.errors import InputError, nearest
-from compiler.ir.actions import Action, Axis, Cut, Fuse, Launch, Loop, Rewrite, Rule, SetLaunch, Shard, Tile
+from compiler.ir.actions import ALL, Action, Axis, Cut, Fuse, Launch, Loop, Rewrite, Rule, SetLaunch, Shard, Tile
 from compiler.ir.graph import Block, Graph, Op, Phase, Role
 from compiler.ir.schedule import Schedule
 from compiler.lower import lower_block
@@ -44,16 +44,27 @@ def preset(name: str, graph: Graph, target: Target) -> Schedule:
         raise InputError(
             f"preset {name!r}", f"unknown; {nearest(name, PRESETS)}".rstrip("; "), f"presets: {', '.join(PRESETS)}"
         )
-    base: list[Action] = []
-    for block in graph.blocks:
-        base.extend(_rewrites(block, graph))
-    for block in graph.blocks:
-        base.extend(_shards(block, graph))
-    if name == "o0":
-        return Schedule(tuple(base))
-    if name == "o1":
-        return Schedule((*base, *_patterns(graph, Schedule(tuple(base)))))
-    return _whole_blocks(base, graph, target)
+    rewrites = [action for block in graph.blocks for action in _rewrites(block, graph)]
+    ways = (True, False) if any(_splits_latents(block, graph) for block in graph.blocks) else (False,)
+    made = []
+    for split_latents in ways:
+        shards = [action for block in graph.blocks for action in _shards(block, graph, split_latents)]
+        schedule = _preset(name, [*rewrites, *shards], graph, target)
+        made.append((_latency(graph, schedule, target), schedule))
+    return min(made, key=lambda pair: pair[0])[1]
+
+
+def _preset(name: str, base: list[Action], graph: Graph, target: Target) -> Schedule:
+    if name == "o3":
+        return _whole_blocks(base, graph, target)
+    patterns = _patterns(graph, Schedule(tuple(base))) if name == "o1" else []
+    return _tiled(Schedule((*base, *patterns)), graph, target)
+
+
+def _latency(graph: Graph, schedule: Schedule, target: Target) -> float:
+    """Estimated seconds of a step; infinite where the schedule does not compile."""
+    result = evaluate(graph, schedule, target)
+    return result.report.latency_s if isinstance(result, Measured) else float("inf")
 
 
 def _rewrites(block: Block, graph: Graph) -> list[Action]:
@@ -62,6 +73,8 @@ def _rewrites(block: Block, graph: Graph) -> list[Action]:
         out.append(Rewrite(block.kind, Rule.MLA_ABSORB))
     if "attn.scores" in block.op:
         out.append(Rewrite(block.kind, Rule.STREAMING_SOFTMAX))
+        if _splits_latents(block, graph):
+            out.append(Rewrite(block.kind, Rule.SPLIT_KV, graph.workload.sockets))
         kv, sockets = block.op["attn.scores"].size("kv_heads"), graph.workload.sockets
         ways = sockets // _ways(kv, sockets)
         if "kv_heads" in {d.name for d in block.op["attn.scores"].dims} and 1 < ways <= block.op["attn.scores"].size(
@@ -76,7 +89,7 @@ def _ways(size: int, sockets: int) -> int:
     return max(w for w in range(1, sockets + 1) if sockets % w == 0 and size % w == 0)
 
 
-def _shards(block: Block, graph: Graph) -> list[Action]:
+def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
     """Tensor parallelism: heads (and, where there are more sockets than KV heads, the context), ffn, vocabulary."""
     sockets, kind = graph.workload.sockets, block.kind
     out: list[Action] = []
@@ -97,9 +110,7 @@ def _shards(block: Block, graph: Graph) -> list[Action]:
                 out.append(Shard(kind, "attn.q_proj", "q_group", group))
                 out.append(Shard(kind, "attn.o_proj", "q_group", group))
     if "heads" in names:
-        ways = _ways(block.op["attn.scores"].size("heads"), sockets)
-        if ways > 1:
-            out.append(Shard(kind, "attn", "heads", ways))
+        out.extend(_latent_shards(block, graph, split_latents))
     for dim in ("ffn", "shared_ffn"):
         if dim in names:
             out.append(Shard(kind, "ffn", dim, sockets, _pad(block, dim, sockets)))
@@ -110,6 +121,23 @@ def _shards(block: Block, graph: Graph) -> list[Action]:
     if kind == "embed":
         out.append(Shard(kind, "embed", "hidden", sockets, _even(block.op["embed.gather"].size("hidden"), sockets)))
     return out
+
+
+def _latent_shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
+    """Latent attention has one cached row for all heads: either its heads are split, and every socket keeps the whole
+    cache, or the context is, and partial results of all heads meet."""
+    ways = _ways(block.op["attn.scores"].size("heads"), graph.workload.sockets)
+    if not (split_latents and _splits_latents(block, graph)):
+        return [Shard(block.kind, "attn", "heads", ways)] if ways > 1 else []
+    query = "attn.q_proj" if "attn.q_proj" in block.op else "attn.q_b_proj"
+    by_heads = (query, "attn.k_absorb", "attn.v_absorb", "attn.o_proj") if ways > 1 else ()
+    core = Shard(block.kind, "attn.core", "splits", graph.workload.sockets)
+    return [core, *(Shard(block.kind, op, "heads", ways) for op in by_heads)]
+
+
+def _splits_latents(block: Block, graph: Graph) -> bool:
+    absorbed = "attn.kv_b_proj" in block.op and graph.workload.phase is Phase.DECODE
+    return absorbed and 1 < graph.workload.sockets <= block.op["attn.scores"].size("context")
 
 
 def _even(size: int, ways: int) -> int:
@@ -167,8 +195,7 @@ def _whole_blocks(base: list[Action], graph: Graph, target: Target) -> Schedule:
 
     def made(gone: tuple[Loop, ...], tiles: Iterable[Action]) -> tuple[float, Schedule]:
         schedule = _fit(fused.without(*gone).with_actions(*tiles), graph, target)
-        result = evaluate(graph, schedule, target)
-        return (result.report.latency_s if isinstance(result, Measured) else float("inf")), schedule
+        return _latency(graph, schedule, target), schedule
 
     best, at = (float("inf"), fused), options[0]
     for option in options:
@@ -182,6 +209,13 @@ def _whole_blocks(base: list[Action], graph: Graph, target: Target) -> Schedule:
             if found[0] < best[0]:
                 best, tiles = found, {**tiles, kind: tile}
     return best[1]
+
+
+def _tiled(schedule: Schedule, graph: Graph, target: Target) -> Schedule:
+    """`schedule`, with the largest loop tile for all blocks under which it fits, where it does not as it is."""
+    tiles = (Tile(ALL, Axis.TOKENS, n) for n in reversed(TILES) if n < graph.workload.tokens)
+    candidates = (schedule, *(schedule.with_actions(tile) for tile in tiles))
+    return next((s for s in candidates if isinstance(compile_schedule(graph, s, target), Program)), schedule)
 
 
 def _fit(schedule: Schedule, graph: Graph, target: Target) -> Schedule:

@@ -13,10 +13,19 @@ from agent.report import dumps, report_json
 from agent.trial import Onboarding, Trial
 from compiler.canonical import canonical_json
 from compiler.errors import InputError
+from compiler.ir.text import HEADER
 
 KIND = "rdutune run"
 FILES = ("trials.jsonl", "best.schedule", "report.json", "report.html", "run.json")
 _PREFIX = ".rdutune-"
+#: What each file of a run always has in its first lines.
+_SIGNS = {
+    "trials.jsonl": '"schedule_id"',
+    "best.schedule": HEADER,
+    "report.json": '"versions"',
+    "report.html": "rdutune</title>",
+    "run.json": f'"kind": "{KIND}"',
+}
 _PASSWORD = re.compile(r"(://[^/@:]*):[^@]*@")
 
 
@@ -25,8 +34,12 @@ def check_folder(folder: Path) -> None:
     where = f"--out {folder}"
     try:
         if folder.is_dir():
-            foreign = sorted(p.name for p in folder.iterdir() if p.name not in FILES and not p.name.startswith(_PREFIX))
-            if foreign and not (folder / "run.json").is_file():
+            inside = [p for p in folder.iterdir() if not p.name.startswith(_PREFIX)]
+            ours = {p.name for p in inside if p.name in FILES and _is_ours(p)}
+            foreign = sorted(p.name for p in inside if p.name not in ours)
+            if "run.json" in ours:  # notes beside an earlier run stay; a file that would be lost does not
+                foreign = [name for name in foreign if name in FILES]
+            if foreign:
                 raise InputError(
                     where,
                     f"holds something else ({', '.join(foreign[:3])})",
@@ -45,6 +58,14 @@ def check_folder(folder: Path) -> None:
     except OSError as error:
         what = f"{present} cannot be written to ({error.strerror})"
         raise InputError(where, what, "give a folder that you may write to") from None
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a file with one of our names was written by a run: it holds what such a file always holds."""
+    if not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return _SIGNS[path.name] in file.read(2**16)
 
 
 def write_run(folder: Path, onboarding: Onboarding, explanation: Explanation) -> None:

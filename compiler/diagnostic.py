@@ -21,7 +21,7 @@ class Code(StrEnum):
     FUSE_ORDER = "FUSE_ORDER"
     LOOP_NOT_REPEATED = "LOOP_NOT_REPEATED"
     LOOP_BODY_NOT_ONE_SECTION = "LOOP_BODY_NOT_ONE_SECTION"
-    EXPERTS_NONE = "EXPERTS_NONE"
+    NOTHING_HERE = "NOTHING_HERE"
     EXPERTS_RANGE = "EXPERTS_RANGE"
     PLACE_ILLEGAL = "PLACE_ILLEGAL"
     SECTION_OVER_PCUS = "SECTION_OVER_PCUS"
@@ -62,7 +62,7 @@ class Diagnostic:
 Refusals = tuple[tuple[Action | None, Diagnostic], ...]
 #: Codes that mean "this action has nothing to act on here": dropped for `*` unless no block has it.
 NOT_HERE = frozenset(
-    {Code.REWRITE_NOT_APPLICABLE, Code.UNKNOWN_OP, Code.UNKNOWN_DIM, Code.LOOP_NOT_REPEATED, Code.EXPERTS_NONE}
+    {Code.REWRITE_NOT_APPLICABLE, Code.UNKNOWN_OP, Code.UNKNOWN_DIM, Code.LOOP_NOT_REPEATED, Code.NOTHING_HERE}
 )
 
 

@@ -11,6 +11,7 @@ from compiler.errors import nearest
 from compiler.ir.actions import (
     ALL,
     Action,
+    Axis,
     Buffer,
     Class,
     Cut,
@@ -18,13 +19,15 @@ from compiler.ir.actions import (
     Fuse,
     Loop,
     Place,
+    Prefetch,
     Rewrite,
     Shard,
     Tier,
+    Tile,
     Units,
     known,
 )
-from compiler.ir.graph import Block, Graph
+from compiler.ir.graph import Block, Graph, Pattern, Phase, Tensor
 from compiler.ir.schedule import Schedule
 from compiler.passes.partition import Span, partition_block
 from compiler.passes.rewrite import rewrite_block
@@ -103,33 +106,73 @@ def lower(block: Block, schedule: Schedule, sockets: int, refused: Refused) -> L
     return low
 
 
-def _no_experts(where: str) -> Diagnostic:
-    levers = ("drop this line", "name a block kind whose ffn is routed")
-    return Diagnostic(Code.EXPERTS_NONE, where, "the block has no routed experts", levers=levers)
-
-
 def _numeric_refusals(low: Lowered) -> Refusals:
     """Actions on ops or numbers that this block does not have."""
     block = low.block
     out: list[tuple[Action | None, Diagnostic]] = []
-    routed = [op for op in block.ops if op.routing]
     for action in low.actions:
         where = f"{action.family} {block.kind}"
+        missing = lacks(block, action)
         if isinstance(action, Units | Buffer) and action.op != ALL and action.op not in block.op:
             names = tuple(block.op)
             hint = f"no op {action.op!r}; {nearest(action.op, names)}".rstrip("; ")
             out.append((action, Diagnostic(Code.UNKNOWN_OP, where, hint, levers=(f"ops: {', '.join(names)}",))))
-        elif isinstance(action, Experts) and not routed:
-            out.append((action, _no_experts(where)))
-        elif isinstance(action, Experts) and routed[0].routing is not None:
-            local = routed[0].routing.experts // routed[0].routing.sockets
-            if local % known(action.regions):
-                levers = tuple(f"regions={r}" for r in range(local, 0, -1) if local % r == 0)[:6]
-                rule = f"{action.regions} regions do not divide a socket's {local} experts"
-                out.append((action, Diagnostic(Code.EXPERTS_RANGE, where, rule, levers=levers)))
+        elif missing:
+            levers = ("drop this line", "name a block kind that has some")
+            out.append((action, Diagnostic(Code.NOTHING_HERE, where, f"the block has no {missing}", levers=levers)))
+        elif isinstance(action, Experts):
+            out.extend((action, d) for d in _regions(block, action))
         elif isinstance(action, Place) and action.tier is Tier.SRAM and action.tensors is Class.KV:
             rule = "a cache outlives its section: hbm or ddr"
             out.append((action, Diagnostic(Code.PLACE_ILLEGAL, where, rule, levers=("place it in hbm",))))
-        elif isinstance(action, Place) and action.tensors is Class.EXPERTS and not routed:
-            out.append((action, _no_experts(where)))
     return tuple(out)
+
+
+def lacks(block: Block, action: Action) -> str:
+    """What `action` acts on and `block` does not have; empty where it has."""
+    routed = any(op.routing for op in block.ops)
+    if isinstance(action, Place):
+        held = ahead_bytes(block) if action.tier is Tier.SRAM else len(unrouted(block))
+        has = {Class.EXPERTS: routed, Class.KV: bool(block.stored), Class.WEIGHTS: bool(held)}[action.tensors]
+        words = {Class.EXPERTS: "routed experts", Class.KV: "cache", Class.WEIGHTS: "weights to place there"}
+        return "" if has else words[action.tensors]
+    if isinstance(action, Experts):
+        return "" if routed else "routed experts"
+    if isinstance(action, Prefetch):
+        return "" if ahead_bytes(block) else "weights whose address is known ahead"
+    if isinstance(action, Tile) and action.axis is Axis.CONTEXT:
+        return "" if any(op.size("context") > 1 for op in block.ops) else "context"
+    if isinstance(action, Units) and action.op in block.op and block.op[action.op].collective:
+        return f"units for {action.op}, which is between sockets"
+    return ""
+
+
+#: Tokens of a loop tile in prefill where the schedule says nothing.
+DEFAULT_PREFILL_TILE = 128
+
+
+def default_tile(tokens: int, phase: Phase) -> int:
+    """Tokens of a loop tile where the schedule says nothing: in decode all, in one pass."""
+    return tokens if phase is Phase.DECODE else min(tokens, DEFAULT_PREFILL_TILE)
+
+
+def unrouted(block: Block) -> tuple[Tensor, ...]:
+    """Weights but those of routed experts."""
+    routed = {name for op in block.ops if op.routing for name in op.inputs}
+    return tuple(t for t in block.weights if t.name not in routed)
+
+
+def ahead_bytes(block: Block) -> int:
+    """Bytes of weights whose address is known before their stage runs: not routed experts, not rows of a table."""
+    tables = {name for op in block.ops if op.pattern is Pattern.GATHER for name in op.inputs}
+    return sum(t.nbytes for t in unrouted(block) if t.name not in tables)
+
+
+def _regions(block: Block, action: Experts) -> list[Diagnostic]:
+    routing = next(op.routing for op in block.ops if op.routing)
+    local = routing.experts // routing.sockets
+    if local % known(action.regions) == 0:
+        return []
+    levers = tuple(f"regions={r}" for r in range(local, 0, -1) if local % r == 0)[:6]
+    rule = f"{action.regions} regions do not divide a socket's {local} experts"
+    return [Diagnostic(Code.EXPERTS_RANGE, f"experts {block.kind}", rule, levers=levers)]

@@ -1,5 +1,7 @@
 """Legal instances of every action family on a schedule: what a tuner may do next, and the values a hole may take.
 
+Instances that can change nothing (a buffer where one tile passes) are left out.
+
 Legal means that the passes accept the action on this graph; whether the result fits the chip (feasible) is for the
 compiler to say. Numbers are enumerated on powers of two; order is deterministic.
 """
@@ -35,7 +37,7 @@ from compiler.ir.actions import (
 )
 from compiler.ir.graph import Block, Graph, Phase
 from compiler.ir.schedule import Schedule
-from compiler.lower import Refused, lower
+from compiler.lower import Refused, ahead_bytes, default_tile, lacks, lower
 from compiler.passes.partition import Span, partition_block
 from compiler.passes.rewrite import CORE, rewrite_block
 from compiler.passes.shard import shard_block, splittable
@@ -71,6 +73,13 @@ class View:
             k: partition_block(b, tuple(a for a in self.schedule.actions if a in cuts[k]))[0]
             for k, b in self.sharded.items()
         }
+
+    def several_tiles(self, kind: str) -> bool:
+        """Whether more than one loop tile flows through the block."""
+        tokens = max((op.size("tokens") for op in self.sharded[kind].ops), default=1)
+        sizes = [a.size for a in self.of(Tile, kind) if isinstance(a, Tile) and a.axis is Axis.TOKENS]
+        usual = default_tile(tokens, self.graph.workload.phase)
+        return tokens > (sizes[-1] if sizes and isinstance(sizes[-1], int) else usual)
 
     @cached_property
     def refused(self) -> frozenset[tuple[str, str]]:
@@ -185,19 +194,16 @@ def _launches(view: View) -> Iterator[Action]:
 
 def _places(view: View) -> Iterator[Action]:
     for kind, block in view.sharded.items():
-        routed = {i for op in block.ops if op.routing for i in op.inputs}
-        has = {
-            Class.WEIGHTS: any(t.name not in routed for t in block.weights),
-            Class.EXPERTS: bool(routed),
-            Class.KV: bool(block.stored),
-        }
         now = {a.tensors: a.tier for a in view.of(Place, kind) if isinstance(a, Place)}
-        for cls, present in has.items():
+        for cls in Class:
             for tier in Tier:
                 if cls is Class.KV and (tier is Tier.SRAM or (tier is Tier.HBM and cls not in now)):
                     continue  # a cache outlives its section; and HBM is where it is
-                if present and tier is not now.get(cls):
-                    yield Place(kind, cls, tier)
+                if tier is Tier.SRAM and not view.several_tiles(kind):
+                    continue  # one tile loads its weights once anyway
+                option = Place(kind, cls, tier)
+                if tier is not now.get(cls) and not lacks(block, option):
+                    yield option
 
 
 def _experts(view: View) -> Iterator[Action]:
@@ -237,14 +243,14 @@ def _units(view: View) -> Iterator[Action]:
 def _buffers(view: View) -> Iterator[Action]:
     for kind in view.sharded:
         now = view.of(Buffer, kind)
-        yield from (b for b in (Buffer(kind, ALL, n) for n in (1, 2, 4)) if b not in now)
+        if view.several_tiles(kind):  # one tile waits for no other
+            yield from (b for b in (Buffer(kind, ALL, n) for n in (1, 2)) if b not in now)
 
 
 def _prefetches(view: View) -> Iterator[Action]:
     for kind, block in view.sharded.items():
-        local = sum(t.nbytes for t in block.weights)
         now = view.of(Prefetch, kind)
-        sizes = powers(1, min(-(-local // MIB), view.target.sram_bytes // MIB))
+        sizes = powers(1, min(-(-ahead_bytes(block) // MIB), view.target.sram_bytes // MIB))
         yield from (p for p in (Prefetch(kind, n * MIB) for n in sizes) if p not in now)
 
 

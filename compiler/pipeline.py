@@ -25,9 +25,9 @@ from compiler.ir.actions import (
     Units,
     known,
 )
-from compiler.ir.graph import Graph, Phase, is_kept
+from compiler.ir.graph import Graph, is_kept
 from compiler.ir.schedule import Schedule
-from compiler.lower import Lowered, Refused, lower, unknown_blocks
+from compiler.lower import Lowered, Refused, default_tile, lower, unknown_blocks
 from compiler.passes.allocate import Demand, Layout, allocate, demands
 from compiler.passes.map import Knobs, crossing_bytes, map_section
 from compiler.passes.work import Tiling
@@ -36,8 +36,7 @@ from compiler.target import Target
 from compiler.verify import verify_sections, verify_sharded
 
 COMPILER_VERSION = 2
-#: Loop tiles where the schedule says nothing: decode takes all tokens in one pass.
-DEFAULT_PREFILL_TILE = 128
+#: Context rows of a step of streaming softmax where the schedule says nothing.
 DEFAULT_CONTEXT_TILE = 256
 
 
@@ -104,9 +103,8 @@ def _boundary_bytes(graph: Graph) -> int:
 def _tiling(graph: Graph, low: Lowered) -> tuple[Tiling, int]:
     """The block's loop tile, and how many tiles its tokens make."""
     tokens = max((op.size("tokens") for op in low.block.ops), default=1)
-    default = tokens if graph.workload.phase is Phase.DECODE else min(tokens, DEFAULT_PREFILL_TILE)
     size, context = low.last(Tile, axis=Axis.TOKENS), low.last(Tile, axis=Axis.CONTEXT)
-    tile = min(tokens, known(size.size)) if size else default
+    tile = min(tokens, known(size.size)) if size else default_tile(tokens, graph.workload.phase)
     step = known(context.size) if context else DEFAULT_CONTEXT_TILE
     experts = low.last(Experts) if any(op.routing for op in low.block.ops) else None
     return Tiling(tile, step, experts), -(-tokens // tile)

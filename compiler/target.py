@@ -165,8 +165,8 @@ def _quantity(key: str, raw: Any, where: str) -> tuple[Any, Provenance]:
             value = float(value)
         except ValueError:
             raise InputError(where, f"{value!r} is not a number", right) from None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1e300:
-        raise InputError(where, f"{value!r} is not a positive number", right)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1e-18 <= value <= 1e24:
+        raise InputError(where, f"{value!r} is not a positive number between 1e-18 and 1e24", right)
     if key in _FRACTIONS and value > 1:
         raise InputError(where, f"{value} is more than 1: no stream is faster than its channel")
     if key in _INTEGER:

@@ -38,6 +38,13 @@ class Corrupt(Exception):
         super().__init__(f"{table} {row_id}: {why}")
 
 
+def plain(row: Row, table: str, row_id: object) -> None:
+    """Raise Corrupt for bytes where a column holds text or a number: SQLite stores whatever it is given."""
+    for name, value in row.items():
+        if isinstance(value, bytes):
+            raise Corrupt(table, row_id, f"its {name} holds bytes")
+
+
 def check_text(schedule_id: str, text: object) -> str:
     """The text of a schedule row if it hashes to its id."""
     if not isinstance(text, str):
@@ -63,6 +70,7 @@ def schedule_row(schedule: Schedule) -> dict[str, Any]:
 
 
 def workload_from(row: Row) -> WorkloadRecord:
+    plain(row, "workloads", row["id"])
     try:
         values = {f.name: row[f.name] for f in fields(WorkloadRecord)}
         return WorkloadRecord(**{**values, "features": json.loads(row["features"])})
@@ -78,6 +86,7 @@ def workload_row(record: WorkloadRecord) -> dict[str, Any]:
 def evaluation_from(row: Row) -> Evaluation:
     """An evaluation from its row joined with its schedule's `text`."""
     schedule = schedule_from(row["schedule_id"], row["text"])
+    plain(row, "evaluations", row["key"])
     try:
         evaluation = Evaluation(
             row["graph_id"],
@@ -110,6 +119,7 @@ def evaluation_row(e: Evaluation) -> dict[str, Any]:
 
 
 def run_from(row: Row) -> Run:
+    plain(row, "runs", row["id"])
     try:
         values = {f.name: row[f.name] for f in fields(Run) if f.name != "method"}
         kinds = {"status": RunStatus(row["status"]), "start_kind": StartKind(row["start_kind"])}
@@ -124,6 +134,7 @@ def run_row(run: Run) -> dict[str, Any]:
 
 
 def trial_from(row: Row) -> Trial:
+    plain(row, "trials", f"{row['run_id']}, {row['index']}")
     try:
         return Trial(**{f.name: row[f.name] for f in fields(Trial)})
     except _BAD_VALUE as error:

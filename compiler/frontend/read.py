@@ -65,8 +65,10 @@ def open_model(model: str, classes: Mapping[str, str]) -> Source:
 def _config_of(folder: Path) -> Path:
     config = folder / "config.json"
     try:
-        if config.exists():
+        if config.is_file():
             return config
+        if config.exists():
+            raise InputError(str(config), "is not a regular file", GIVE)
         found = sorted(p.name for p in folder.iterdir())
     except OSError as error:
         raise InputError(str(folder), f"cannot be read ({error.strerror})", GIVE) from error

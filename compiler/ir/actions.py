@@ -114,7 +114,8 @@ class Rewrite(Action):
         "merge_qkv: q, k, v projections -> one contraction (one weight stream) | merge_gate_up: gate, up -> one | "
         "mla_absorb: expand latent to k, v; attend -> fold kv_b into query and output; attend on the latent itself | "
         "streaming_softmax: scores; softmax; values -> one pass along the context, scores never stored | "
-        "split_kv ways=N: one cache stream a head -> N streams a head, then one reduction (needs streaming_softmax)"
+        "split_kv ways=N: one walk along the cache -> N walks at once, on up to N units a head, then one reduction "
+        "(needs streaming_softmax)"
     )
     block: str = word("block")
     rule: Rule = word("rule")

@@ -15,7 +15,7 @@ HEADER = "# rdutune schedule, version 1"
 #: Largest number of an action.
 MOST = 2**62
 _UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_NUMBER = re.compile(r"^(\d{1,19})(KiB|MiB|GiB)?$")
+_NUMBER = re.compile(r"^([0-9]{1,19})(KiB|MiB|GiB)?$")
 _WORD = re.compile(r"\S+")
 
 
@@ -52,7 +52,8 @@ def to_json(schedule: Schedule) -> dict[str, Any]:
 
 def from_json(value: Any, where: str = "schedule") -> Schedule:
     """Read the JSON form; InputError names the element and key that is wrong."""
-    if not isinstance(value, dict) or value.get("version") != 1 or not isinstance(value.get("actions"), list):
+    version = value.get("version") if isinstance(value, dict) else None
+    if type(version) is not int or version != 1 or not isinstance(value.get("actions"), list):
         raise InputError(where, "not a schedule", '{"version": 1, "actions": [{"family": ...}, ...]}')
     return Schedule(tuple(_action_from_json(a, f"{where}, actions[{i}]") for i, a in enumerate(value["actions"])))
 

@@ -61,7 +61,17 @@ def allocate(wanted: list[Demand], activation_bytes: int, target: Target) -> tup
             spilled += move
     diagnostics = []
     if over > spilled:
-        levers = ("more sockets", "no place ... hbm, so that it may spill", "a shorter context", "--weights fp8")
+        fixed = any(d.tier is Tier.HBM or d.tier is Tier.SRAM for d in wanted)
+        levers = (
+            "more sockets",
+            *(
+                ("no place ... hbm or sram, so that it may spill",)
+                if fixed
+                else ("fuse more: sections leave less behind",)
+            ),
+            "a shorter context or a smaller batch",
+            "--weights fp8",
+        )
         diagnostics.append(
             Diagnostic(
                 Code.HBM_OVER,

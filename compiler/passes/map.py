@@ -92,12 +92,23 @@ def _units(works: tuple[Work, ...], asked: dict[str, int], target: Target, share
     ]
     if ALL in asked:
         asked = {w.op: asked.get(w.op, asked[ALL]) for w in works if w.link_steps == 0}
-    left = target.pcus * share - sum(asked.get(w.op, 0) for w in works)
-    total = sum(n for w, n in zip(works, need, strict=True) if w.op not in asked) or 1.0
-    out = []
-    for w, n in zip(works, need, strict=True):
-        mine = int(max(0.0, left) * n / total)
-        out.append(asked.get(w.op) or (max(1, min(w.cap, mine)) if w.link_steps == 0 else 0))
+    out = [asked.get(w.op, 0) for w in works]
+    todo = [i for i, w in enumerate(works) if w.op not in asked and w.link_steps == 0]
+    left = max(0, int(target.pcus * share) - sum(out))
+    while todo:  # in proportion to the work; what a cap leaves goes to the others
+        total = sum(need[i] for i in todo) or 1.0
+        full = [i for i in todo if left * need[i] >= works[i].cap * total]
+        if not full:
+            break
+        for i in full:
+            out[i] = max(1, works[i].cap)
+        left = max(0, left - sum(out[i] for i in full))
+        todo = [i for i in todo if i not in full]
+    for i in todo:
+        out[i] = max(1, int(left * need[i] / total))
+    spare = max(0, left - sum(out[i] for i in todo))
+    for i in sorted(todo, key=lambda i: (-need[i] / out[i], i))[:spare]:  # whole units: the slowest first
+        out[i] += 1
     return out
 
 

@@ -166,7 +166,7 @@ def _routed(block: Block, op: Op, sizes: dict[str, int], tiling: Tiling, target:
     tokens, slots = sizes["tokens"], routing.top_k
     regions = known(tiling.experts.regions) if tiling.experts else 1
     if tiling.experts:
-        tile = known(tiling.experts.tile)
+        tile = min(known(tiling.experts.tile), tokens)  # as every loop tile, no larger than what there is
     else:
         weights = [block.tensor[i] for i in op.inputs if block.tensor[i].role is Role.WEIGHT]
         nbytes = sum(w.nbytes for w in weights) // weights[0].dims[0].size

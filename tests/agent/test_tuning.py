@@ -10,11 +10,15 @@ from agent.evaluator import BudgetSpent, Evaluator
 from agent.fill import fill
 from agent.presets import PRESETS, preset
 from agent.search import search
+from compiler.frontend import build
+from compiler.frontend.spec import Dense, LatentAttention, Layer, ModelSpec
 from compiler.ir.actions import Experts, Hole, Prefetch, Rewrite, Rule, Units
-from compiler.ir.graph import Graph, Phase
+from compiler.ir.graph import Graph, Phase, Workload
 from compiler.ir.schedule import Schedule
 from compiler.ir.text import parse_schedule
 from compiler.moves import View, hole_values
+from compiler.pipeline import compile_schedule
+from compiler.program import Program
 from compiler.target import Target
 
 Make = Callable[..., Graph]
@@ -97,12 +101,12 @@ def test_fill_respects_ranges_and_fills_all_holes(graph: Make, target: Target) -
     [
         ("units gqa_dense no.such pcus=?", "UNKNOWN_OP"),
         ("shard gqa_dense attn tokens ways=?", "SHARD_ILLEGAL"),
-        ("experts head static regions=? tile=?", "EXPERTS_NONE"),
+        ("experts head static regions=? tile=?", "NOTHING_HERE"),
         ("rewrite sample split_kv ways=2..8", "REWRITE_NOT_APPLICABLE"),
         ("tile gqa_dense tokens size=?", ""),
-        ("tile sample context size=?", ""),
-        ("prefetch sample nbytes=?", ""),
-        ("prefetch sample nbytes=0..0", ""),
+        ("tile sample context size=?", "NOTHING_HERE"),
+        ("prefetch sample nbytes=?", "NOTHING_HERE"),
+        ("prefetch gqa_dense nbytes=0..0", ""),
     ],
 )
 def test_a_hole_always_gets_a_number_and_the_compiler_judges_it(
@@ -157,3 +161,17 @@ def test_needless_edits_are_pruned(graph: Make, target: Target) -> None:
 def test_holes_are_refused_by_the_compiler(graph: Make, target: Target) -> None:
     result = evaluate(graph(), parse_schedule("prefetch gqa_dense nbytes=?"), target)
     assert isinstance(result, Rejected) and result.diagnostics[0].code == "HOLE"
+
+
+@pytest.mark.parametrize(("context", "batch", "splits"), [(16384, 32, 4), (64, 1, 1)])
+def test_latent_attention_splits_its_context_where_the_cache_weighs(
+    target: Target, context: int, batch: int, splits: int
+) -> None:
+    """One row serves all heads: splitting heads keeps the whole cache on each of 4 sockets."""
+    mla = LatentAttention(heads=8, q_lora=None, kv_lora=128, nope=32, rope=16, v_dim=32)
+    spec = ModelSpec("latent", "latent", 256, 1000, False, (Layer(mla, Dense(512)),) * 2)
+    g = build(spec, Workload(Phase.DECODE, batch, context, 4))
+    for name in PRESETS:
+        program = compile_schedule(g, preset(name, g, target), target)
+        assert isinstance(program, Program)
+        assert program.memory.hbm_kv == 2 * batch * context * (128 + 16) * 2 // splits, name

@@ -98,8 +98,9 @@ def test_lanes_are_padded(graph: Make, target: Target, size: int, padded: int) -
     assert stages(g, "fuse * all", target, "gqa_dense")["ffn.up_proj"].macs == padded
 
 
-@pytest.mark.parametrize(("tile", "loads", "rows"), [(1, 2, 2), (4, 2, 8)])
+@pytest.mark.parametrize(("tile", "loads", "rows"), [(1, 2, 2), (4, 2, 2)])
 def test_one_token_loads_its_experts_only(graph: Make, target: Target, tile: int, loads: int, rows: int) -> None:
+    """A tile is no larger than what there is: of one token, one row."""
     s = stages(graph("moe", 1), f"fuse * all\nexperts gqa_moe static tile={tile}", target, "gqa_moe")
     gate = s["ffn.experts_gate"]
     assert gate.weight_bytes == loads * 512 * 192 * 2
@@ -259,8 +260,15 @@ def test_all_diagnostics_at_once(graph: Make, target: Target) -> None:
         ("fuse gqa_dens all", "UNKNOWN_BLOCK"),
         ("loop gqa_dense", "LOOP_BODY_NOT_ONE_SECTION"),
         ("fuse * all\nloop head", "LOOP_NOT_REPEATED"),
-        ("experts gqa_dense static tile=2", "EXPERTS_NONE"),
-        ("experts * static tile=2", "EXPERTS_NONE"),
+        ("experts gqa_dense static tile=2", "NOTHING_HERE"),
+        ("experts * static tile=2", "NOTHING_HERE"),
+        ("place embed kv ddr", "NOTHING_HERE"),
+        ("place sample weights ddr", "NOTHING_HERE"),
+        ("place embed weights sram", "NOTHING_HERE"),
+        ("place gqa_dense experts ddr", "NOTHING_HERE"),
+        ("prefetch embed nbytes=1MiB", "NOTHING_HERE"),
+        ("tile head context size=16", "NOTHING_HERE"),
+        ("shard * ffn ffn ways=4\nunits gqa_dense ffn.out.all_reduce pcus=8", "NOTHING_HERE"),
         ("rewrite * mla_absorb", "REWRITE_NOT_APPLICABLE"),
         ("place gqa_dense kv sram", "PLACE_ILLEGAL"),
         ("prefetch gqa_dense nbytes=?", "HOLE"),
@@ -324,8 +332,9 @@ def test_every_legal_move_is_accepted(graph: Make, target: Target, kind: str, ph
     g = graph(kind, phase=phase, batch=2)
     capacity = {Code.SECTION_OVER_PCUS, Code.SECTION_OVER_SRAM, Code.HBM_OVER, Code.DDR_OVER}
     families = set()
-    for name in ("o0", "o3"):
-        schedule = preset(name, g, target)
+    o3 = preset("o3", g, target)
+    tiled = o3.with_actions(*parse_schedule("tile * tokens size=1").actions)
+    for schedule in (preset("o0", g, target), o3, tiled):
         for move in legal_moves(View(g, schedule, target)):
             assert move not in schedule.actions
             families.add(type(move))

@@ -5,9 +5,11 @@ from dataclasses import replace
 
 import pytest
 from experience_samples import graph, measured, method, moe_graph, rejected, run_of, schedule
+from sqlalchemy import Table
 from sqlalchemy.exc import IntegrityError
 
 from agent.experience.records import RunStatus, StartKind, WorkloadRecord, evaluation_key
+from agent.experience.schema import metadata
 from agent.experience.store import Store
 from compiler.ir.graph import Graph
 from compiler.target import Target
@@ -186,6 +188,26 @@ def test_a_corrupt_workload_is_skipped_and_named(store: Store, url: str, target:
     assert [n.workload.id for n in found] == [graph(context=256).id]
     [line] = store.verify()
     assert line.startswith(f"workloads {GRAPH.id}: ") and store.skipped == (line,)
+
+
+COLUMNS = [(t, c.name) for t in metadata.sorted_tables for c in t.columns]
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS, ids=[f"{t.name}.{c}" for t, c in COLUMNS])
+def test_bytes_in_any_column_lose_rows_and_nothing_else(
+    store: Store, url: str, target: Target, table: Table, column: str
+) -> None:
+    """SQLite stores whatever it is given; no read ends in an error of ours, and `verify` tells of it where it is read."""
+    record(store, target, GRAPH, [3e-3, 2e-3])
+    edit(url, "PRAGMA foreign_keys = OFF")
+    edit(url, f"UPDATE {table.name} SET \"{column}\" = X'FF00' WHERE rowid = (SELECT min(rowid) FROM {table.name})")
+    store.finished_run(f"key-{GRAPH.id}-1")
+    store.trials(f"run-{GRAPH.id}-1")
+    store.nearest(WorkloadRecord.of(moe_graph()), method(target), 5)
+    store.incumbent(GRAPH.id, method(target))
+    store.get_evaluation(measured(GRAPH.id, 1, method(target), 3e-3).key)
+    if table.name in ("runs", "trials", "evaluations"):
+        assert store.verify()
 
 
 def test_verify_names_trials_and_runs(store: Store, url: str, target: Target) -> None:

@@ -199,6 +199,18 @@ def test_files_appear_whole_or_not_at_all(
     assert (tmp_path / "run.json").exists()
 
 
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kind", ["text", "empty", "folder"])
+def test_files_of_somebody_else_are_never_overwritten(tmp_path: Path, name: str, kind: str) -> None:
+    """A file with one of our names is ours only if it holds what we write there."""
+    if kind == "folder":
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text('{"my": "experiment"}' if kind == "text" else "")
+    with pytest.raises(InputError, match=f"holds something else \\({name}"):
+        check_folder(tmp_path)
+
+
 def test_passwords_stay_out_of_the_run_folder(onboarding: Onboarding) -> None:
     settings = onboarding.settings.model_copy(update={"store": "postgresql://me:s3cr3t@host:5432/db"})
     said = dumps(run_json(replace(onboarding, settings=settings)))
