@@ -1,6 +1,7 @@
 """`torch.export` of one module, and its program as the data of `ir`."""
 
 import operator
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +31,8 @@ def export(name: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     import torch
 
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch.export warns about its own code
             exported = torch.export.export(module, args, kwargs, strict=False).run_decompositions({})
     except FAILURES as error:
         raise InputError(name, f"cannot be exported: {place_of(error, module)}: {reason(error)}") from error

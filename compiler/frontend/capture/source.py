@@ -6,6 +6,7 @@ Promises: never the network, never code named by a config (`auto_map`). A Python
 import json
 import os
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -65,10 +66,15 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
         return named, values
     classes = outer.get("architectures")
     for architecture in classes if isinstance(classes, list) else []:
-        for model_type, class_name in sorted(_causal_names().items()):
-            if class_name == architecture and model_type in known:
-                return model_type, values
+        same = [name for name, class_name in _causal_names().items() if class_name == architecture and name in known]
+        # several types share a class; the one it is called after comes first
+        for model_type in sorted(same, key=lambda name: (not _called(architecture, name), name)):
+            return model_type, values
     raise _unknown(f"{path}: model_type", str(named))
+
+
+def _called(architecture: str, model_type: str) -> bool:
+    return architecture.lower().startswith(model_type.replace("_", ""))
 
 
 def configuration(where: str, model_type: str, values: dict[str, Any]) -> Any:
@@ -141,7 +147,8 @@ def _from_config(auto: Any, config: Any, attention: str | None) -> Any:
     import torch
 
     more = {} if attention is None else {"attn_implementation": attention}
-    return auto.from_config(config, dtype=torch.bfloat16, trust_remote_code=False, **more)
+    # a class that refuses an attention implementation leaves its name in the configuration
+    return auto.from_config(deepcopy(config), dtype=torch.bfloat16, trust_remote_code=False, **more)
 
 
 def _use_experts(module: Any, name: str) -> None:

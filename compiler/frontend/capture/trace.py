@@ -49,7 +49,7 @@ def trace(opened: Opened) -> Captured:
 def _layered(opened: Opened, found: tuple[str, Any], runnable: tuple[Any, tuple[Any, ...], dict[str, Any]]) -> Captured:
     wrapper, args, kwargs = runnable
     path, layers = found
-    calls = record(opened, lambda: wrapper(*args, **kwargs), layers)
+    calls = _recorded(opened, lambda: wrapper(*args, **kwargs), layers)
     if not calls:
         raise InputError(opened.name, f"its forward does not call the layers of {path}")
     sequence, firsts = kinds(calls)
@@ -62,6 +62,21 @@ def _layered(opened: Opened, found: tuple[str, Any], runnable: tuple[Any, tuple[
     before, after, feeds = cut(opened.name, program)
     fed = tuple(_hidden_first(feeds[first], calls[first], calls[first - 1] if first else None) for first in firsts)
     return _captured(opened, (_named(before), distinct, _named(after)), sequence, fed, calls)
+
+
+def _recorded(opened: Opened, run: Any, layers: Any) -> list[Call]:
+    """The calls of the layers; with masks where the model's own code reads one (a sparse indexer does)."""
+    from compiler.frontend.capture.patches import use_masks
+
+    try:
+        return record(opened, run, layers)
+    except InputError as error:
+        if not use_masks(opened.module):
+            raise
+        try:
+            return record(opened, run, layers)
+        except InputError as again:
+            raise InputError(again.where, f"{again.what}; without masks it {error.what}") from error
 
 
 def _layer(opened: Opened, path: str, layer: Any, call: Call, kind: int) -> Capture:
@@ -199,4 +214,7 @@ def _facts(opened: Opened, after: Capture, calls: list[Call]) -> tuple[tuple[str
     if indices != tuple(range(len(indices))):
         facts["layer_index"] = indices
     facts["versions"] = tuple(versions())
+    scalars = vars(opened.config).items() if opened.config is not None else ()
+    kept = [(k, v) for k, v in scalars if isinstance(v, (bool, int, float, str)) and not k.startswith("_")]
+    facts["config"] = tuple(sorted(kept))
     return tuple(sorted(facts.items()))
