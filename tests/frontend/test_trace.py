@@ -236,7 +236,7 @@ def test_a_module_of_a_python_file(python: Path) -> None:
     captured = capture(f"{python}:Model")
     assert captured.sequence == (0, 0, 0)
     assert captured.params == owned(captured) == 2 * 6400 + 3 * (64 + 64 * 256 + 256 + 128 * 64 + 64 + 256 * 3 + 256)
-    assert [w.key for w in captured.layers[0].weights][0] == "layers.{layer}.norm.weight"
+    assert captured.layers[0].weights[0].key == "layers.{layer}.norm.weight"
     assert Counter(n.target for n in captured.layers[0].nodes)["rdutune.rms_norm.default"] == 1
 
 
@@ -272,7 +272,7 @@ def test_python_files_that_give_no_module(python: Path, suffix: str, what: str) 
 
 
 def test_unknown_types_name_the_nearest(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="did you mean .*llama"):
+    with pytest.raises(InputError, match=r"did you mean .*llama"):
         capture("lama")
     (tmp_path / "config.json").write_text('{"model_type": "deepseek_v33", "auto_map": {"AutoConfig": "evil.Config"}}')
     with pytest.raises(InputError, match="deepseek_v3"):

@@ -22,7 +22,7 @@ PLAIN, MASKED = NAMESPACE, f"{NAMESPACE}_masked"
 IGNORED = frozenset({"position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "cache_position", "position_embeddings"})
 
 #: Tensors that become arguments of the attention operator.
-USED = frozenset({"s_aux", "indices"})
+USED = frozenset({"s_aux", "sinks", "indices"})
 
 #: Kernels of transformers by their public name (the argument of `use_kernel_func_from_hub_with_fallback`).
 DECORATED = re.compile(r"@use_kernel_func_from_hub_with_fallback\(\s*\"(\w+)\"[^)]*\)\s*\ndef (\w+)")
@@ -37,8 +37,9 @@ def attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any
 
     unknown = sorted(k for k, v in given.items() if isinstance(v, torch.Tensor) and k not in IGNORED | USED)
     mask = attention_mask
-    if unknown == ["position_bias"] and mask is None:
-        mask, unknown = given["position_bias"], []
+    if "position_bias" in unknown and mask is None:
+        mask = given["position_bias"]
+        unknown.remove("position_bias")
     if unknown:
         raise NotImplementedError(f"attention is given tensors that are not understood: {', '.join(unknown)}")
     scaling = given.get("scaling")
@@ -51,7 +52,7 @@ def attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any
         bool(getattr(module, "is_causal", True) if causal is None else causal),
         *_spans(module, given.get("sliding_window")),
         float(given.get("softcap") or 0.0),
-        given.get("s_aux"),
+        given.get("s_aux") if given.get("sinks") is None else given["sinks"],
         mask,
         given.get("indices"),
     )
@@ -183,6 +184,23 @@ def registered() -> None:
         ALL_ATTENTION_FUNCTIONS.register(name, attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(MASKED, eager_mask)
     ALL_EXPERTS_FUNCTIONS.register(PLAIN, experts)
+    _register_sharing()
+
+
+def _register_sharing() -> None:
+    """Let a layer be exported that is handed the keys and values that other layers have put into a dictionary."""
+    from torch.utils import _pytree
+    from transformers.cache_utils import KVSharingDict
+
+    if KVSharingDict in _pytree.SUPPORTED_NODES:
+        return
+    _pytree.register_pytree_node(
+        KVSharingDict,
+        lambda shared: (list(shared.values()), list(shared)),
+        lambda values, keys: KVSharingDict(dict(zip(keys, values, strict=True))),
+        serialized_type_name="transformers.KVSharingDict",
+        flatten_with_keys_fn=lambda shared: ([(_pytree.MappingKey(k), v) for k, v in shared.items()], list(shared)),
+    )
 
 
 def use_masks(module: Any) -> bool:
@@ -190,7 +208,7 @@ def use_masks(module: Any) -> bool:
     changed = False
     for part in module.modules():
         config = getattr(part, "config", None)
-        if getattr(config, "_attn_implementation", None) == PLAIN:
+        if config is not None and getattr(config, "_attn_implementation", None) == PLAIN:
             config._attn_implementation = MASKED
             changed = True
     return changed
@@ -245,7 +263,7 @@ class _ShortPositions:
 
 
 @contextmanager
-def _exchanged(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+def _exchanged(owner: Any, name: str, function: Any) -> Iterator[None]:
     """`owner.name` is `function` inside; afterwards it is what it was, inherited or its own."""
     own = name in vars(owner)
     before = vars(owner).get(name)
