@@ -35,7 +35,7 @@ def trace(opened: Opened) -> Captured:
     """The model as data. InputError with module path and source line for what cannot be traced."""
     from compiler.frontend.capture.patches import patched
 
-    wrapper, args, kwargs = _runnable(opened)
+    wrapper, args, kwargs = runnable(opened)
     found = layer_list(opened.module, opened.config)
     with ExitStack() as stack:
         stack.enter_context(opened.mode)
@@ -138,7 +138,7 @@ def _whole(opened: Opened, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str
     return _captured(opened, (around[0], (made,), around[1]), (0,), (feed,), [], [])
 
 
-def _runnable(opened: Opened) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def runnable(opened: Opened) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """(a module whose only output is the first tensor of the model's, args, kwargs), fake."""
     import torch
 
