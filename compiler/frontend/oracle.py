@@ -1,8 +1,8 @@
-"""The model as described here against the PyTorch class itself: parameters, FLOPs and cache, at full size without memory.
+"""The model as described here against the PyTorch class itself: parameters, FLOPs and cache, at full size.
 
-The class is built with fake tensors, so that nothing is allocated or computed; its semantic operators (attention, routed
-experts) are counted by their shapes, everything else by `torch.utils.flop_counter`. Recurrences are left out on both
-sides: the class computes them in chunks, with other products than a step has.
+The class is built with fake tensors, so that nothing is allocated or computed; its semantic operators (attention,
+routed experts) are counted by their shapes, everything else by `torch.utils.flop_counter`. Recurrences are left out on
+both sides: the class computes them in chunks, with other products than a step has.
 """
 
 import re
@@ -80,7 +80,7 @@ _LAYER = re.compile(r"\.(?:layers|h|blocks|block|layer)\.(\d+)\.")
 
 
 def _by_layer(ours: Counter[str], theirs: Counter[str]) -> list[str]:
-    """Layers whose elements differ. Names are compared a layer at a time, since classes fuse what checkpoints keep apart."""
+    """Layers whose elements differ: a layer at a time, since classes fuse what checkpoints keep apart."""
 
     def place(name: str) -> str:
         found = _LAYER.search(name)
@@ -110,7 +110,7 @@ def _flops(spec: ModelSpec, opened: Any) -> Check:
 
 
 def class_flops(opened: Any) -> int:
-    """FLOPs of the matrix products, convolutions, attention and routed experts of one sequence of TRACED_TOKENS tokens."""
+    """FLOPs of matrix products, convolutions, attention and routed experts of a sequence of TRACED_TOKENS tokens."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
