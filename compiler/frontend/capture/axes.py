@@ -25,7 +25,7 @@ class _Cut:
 
 
 class Atoms:
-    """The atoms of one layer. `tokens` is the atom of the traced tokens."""
+    """The atoms of one layer. `tokens` is the atom of the traced tokens, `last` the last of them."""
 
     def __init__(self, tokens: int) -> None:
         self._sizes: list[int] = []
@@ -33,6 +33,7 @@ class Atoms:
         self._parts: dict[int, Axis] = {}
         self._cuts: list[_Cut] = []
         self.tokens = self.fresh(tokens)
+        self.last = self.fresh(1)
 
     def fresh(self, size: int) -> int:
         """A new atom of `size` elements."""
@@ -134,9 +135,9 @@ class Atoms:
         """Every `step`-th element of `axis` from `start`, `size` of them. The same cut again is the same atom."""
         if size == self.extent(axis):
             return axis
-        if size == 1:
-            return ()
         whole = self.leaves(axis)
+        if size == 1:
+            return (self.last,) if whole == (self.tokens,) else ()
         for old in self._cuts:
             same = (old.start, old.step, self.extent(old.piece)) == (start, step, size)
             if same and self.leaves(old.whole) == whole:
@@ -176,3 +177,14 @@ class Atoms:
             if old.step == 0 and self.leaves(old.piece) == self.leaves(axis) and self.extent(old.whole) == size:
                 return old.whole
         return None
+
+    def inside(self, axis: Axis) -> set[int]:
+        """The atoms of `axis` and of everything that was cut out of it."""
+        found = set(self.leaves(axis))
+        before = -1
+        while len(found) != before:
+            before = len(found)
+            for cut in self._cuts:
+                if found.intersection(self.leaves(cut.whole)):
+                    found.update(self.leaves(cut.piece))
+        return found

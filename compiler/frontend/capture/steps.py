@@ -188,7 +188,7 @@ def _elementwise(flow: Flow, call: Call) -> None:
     step = flow.add(Kind.MAP, call, (axes,) * len(call.node.outputs), points)
     step.work = costs.ELEMENTWISE[call.name] * flow.atoms.extent(points)
     roots = [set(flow.seen[name].roots) for name in names]
-    step.residual = call.name == "aten.add" and len(names) == 2 and any(r <= flow.streams for r in roots)
+    step.residual = call.name == "aten.add" and len(names) == 2 and any(r and r <= flow.streams for r in roots)
     if step.residual:
         flow.streams.add(call.out)
 

@@ -60,8 +60,13 @@ def _permute(walk: Walk, call: Call) -> tuple[Axes, ...] | None:
 
 def _fit(walk: Walk, call: Call) -> tuple[Axes, ...]:
     """unsqueeze, squeeze: axes of size 1 come and go; the others keep their order."""
-    rest = iter(axis for axis in _source(walk, call) if walk.atoms.extent(axis) != 1)
-    return (tuple(() if size == 1 else next(rest) for size in call.shape),)
+    axes = _source(walk, call)
+    last = [axis for axis in axes if walk.atoms.last in axis]
+    rest = iter(axis for axis in axes if walk.atoms.extent(axis) != 1)
+    out = [() if size == 1 else next(rest) for size in call.shape]
+    if last and () in out:
+        out[out.index(())] = last[0]
+    return (tuple(out),)
 
 
 def _expand(walk: Walk, call: Call) -> tuple[Axes, ...]:
@@ -97,7 +102,10 @@ def _narrow(walk: Walk, call: Call) -> tuple[Axes, ...]:
 def _select(walk: Walk, call: Call) -> tuple[Axes, ...]:
     axes = _source(walk, call)
     dim = _place(call, 1, "dim", len(axes))
-    return (axes[:dim] + axes[dim + 1 :],)
+    kept = axes[:dim] + axes[dim + 1 :]
+    if walk.atoms.leaves(axes[dim]) == (walk.atoms.tokens,):
+        kept = ((walk.atoms.last,), *kept[1:])
+    return (kept,)
 
 
 def _unbind(walk: Walk, call: Call) -> tuple[Axes, ...]:

@@ -1,0 +1,354 @@
+"""Names by what a step is for: the projections that feed an attention, what follows a router, the sums with the stream.
+
+Only the flow of data is looked at, never the name of a module; a step that no rule recognises keeps a name of its own
+made of its module path. A rule names a step only once and a name is given only once.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from compiler.frontend.capture.costs import ACTIVATIONS
+from compiler.frontend.capture.groups import producers, readers
+from compiler.frontend.capture.seen import Call, Origin
+from compiler.frontend.capture.steps import Flow, Kind, Step
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The steps of a capture, who makes and who reads each value, and which projections cache a latent."""
+
+    flow: Flow
+    steps: list[Step]
+    made: dict[str, Step]
+    readers: dict[str, list[Step]]
+    latents: "dict[int, Latent]"
+
+    @classmethod
+    def of(cls, flow: Flow, steps: list[Step]) -> "Layer":
+        layer = cls(flow, steps, producers(steps), readers(steps), {})
+        for step in steps:
+            found = find_latent(layer, step) if step.kind is Kind.ATTENTION else None
+            if found is not None:
+                layer.latents[id(step)] = found
+        return layer
+
+    def sources(self, step: Step) -> list[Step]:
+        """The steps that make what `step` reads."""
+        return list(dict.fromkeys(self.made[name] for name in step.sources if name in self.made))
+
+    def users(self, step: Step) -> list[Step]:
+        """The steps that read what `step` makes."""
+        return list(dict.fromkeys(user for name in step.outputs for user in self.readers.get(name, ())))
+
+    def of_value(self, name: str | None) -> list[Step]:
+        """The steps that make the value `name` (several where it is a concatenation)."""
+        roots = self.flow.seen[name].roots if name is not None else ()
+        return list(dict.fromkeys(self.made[root] for root in roots if root in self.made))
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Keys and values that are a projection of a cached latent, and a rotary part all heads share.
+
+    expand: the projection to keys and values; norm, down: what makes the latent; rope: what makes the shared part.
+    """
+
+    expand: Step
+    norm: Step
+    down: Step
+    rope: Step
+    query: Step
+    q_rope: Step
+
+
+def find_latent(layer: Layer, attention: Step) -> Latent | None:
+    """The latent of an attention, where caching it in place of keys and values keeps the meaning and is smaller.
+
+    Legal where keys and values are one linear map, without bias, of one normalised latent, and the rest of the keys is
+    one row a token for all heads; the latent and that row must come of one projection of the block's input.
+    """
+    call, flow = attention.call, layer.flow
+    keys, values = layer.of_value(call.must(1)), layer.of_value(call.must(2))
+    if len(keys) != 2 or len(values) != 1 or values[0] not in keys:
+        return None
+    expand = values[0]
+    rope = next(step for step in keys if step is not expand)
+    above = layer.sources(expand)
+    if expand.kind is not Kind.CONTRACT or len(expand.weights) != 1 or len(above) != 1 or above[0].kind is not Kind.NORM:
+        return None
+    norm = above[0]
+    down = layer.sources(norm)
+    if rope.kind is not Kind.MAP or layer.sources(rope) != down or len(down) != 1 or down[0].kind is not Kind.CONTRACT:
+        return None
+    latent, shared = flow.atoms.extent(norm.points), flow.atoms.extent(rope.points)
+    whole = sum(flow.atoms.extent(flow.atoms.flat(flow.seen[call.must(place)].axes)) for place in (1, 2))
+    queries = layer.of_value(call.must(0))
+    turned = [step for step in queries if step.kind is Kind.MAP]
+    plain = [step for step in layer.sources(turned[0]) if step.kind is Kind.CONTRACT] if len(turned) == 1 else []
+    if latent + shared >= whole or len(plain) != 1 or any(step not in (*turned, *plain) for step in queries):
+        return None
+    return Latent(expand, norm, down[0], rope, plain[0], turned[0])
+
+
+class Namer:
+    """Gives names to the steps of one layer. `edge`: the part's name where the capture is no layer (embed, head)."""
+
+    def __init__(self, layer: Layer, edge: str = "") -> None:
+        self.layer = layer
+        self.edge = edge
+        self.taken: set[str] = set()
+
+    def claim(self, step: Step, name: str) -> bool:
+        """Name `step`, unless it has a name or another step has this one."""
+        if step.name or name in self.taken:
+            return False
+        step.name = name
+        self.taken.add(name)
+        return True
+
+    def run(self) -> None:
+        """Name every step."""
+        if self.edge:
+            self._edge()
+        else:
+            mixers = ("attn", *(f"attn_{n}" for n in range(2, len(self.layer.steps) + 2)))
+            for step, prefix in zip(self._kind(Kind.ATTENTION), mixers, strict=False):
+                self._attention(step, prefix)
+            for step in self._kind(Kind.EXPERTS):
+                self._experts(step)
+            self._recurrences()
+            self._feed_forwards()
+            self._sums()
+        for step in self.layer.steps:
+            if not step.name:
+                self._fallback(step)
+
+    def _kind(self, *kinds: Kind) -> list[Step]:
+        return [step for step in self.layer.steps if step.kind in kinds]
+
+    def _edge(self) -> None:
+        usual = {
+            "embed": {Kind.GATHER: "embed.gather"},
+            "head": {Kind.NORM: "head.norm", Kind.CONTRACT: "head.lm_head"},
+        }
+        for step in reversed(self.layer.steps) if self.edge == "head" else self.layer.steps:
+            name = usual[self.edge].get(step.kind)
+            if name:
+                self.claim(step, name)
+
+    def _fallback(self, step: Step) -> None:
+        """`layer.<module>.<operator>`, with a number where that is not enough."""
+        node = step.nodes[-1]
+        parts = [self.edge or "layer", *node.module.split("."), Call(node).name.split(".")[1].strip("_")]
+        name = ".".join(part for part in parts if part)
+        number = 2
+        unique = name
+        while not self.claim(step, unique):
+            unique, number = f"{name}_{number}", number + 1
+
+    # attention
+
+    def _attention(self, step: Step, prefix: str) -> None:
+        self.claim(step, f"{prefix}.core")
+        call = step.call
+        latent = self.layer.latents.get(id(step)) if prefix == "attn" else None
+        if latent is not None:
+            self._latent(latent)
+        else:
+            for place, side in enumerate("qkv"):
+                for source in self.layer.of_value(call.must(place)):
+                    self._back(source, prefix, side)
+        for user in self.layer.users(step):
+            self._forward(user, prefix, "o_proj")
+
+    def _latent(self, latent: Latent) -> None:
+        for step, name in (
+            (latent.expand, "kv_b_proj"),
+            (latent.norm, "kv_a_norm"),
+            (latent.down, "kv_a_proj"),
+            (latent.rope, "k_rope"),
+            (latent.q_rope, "q_rope"),
+        ):
+            self.claim(step, f"attn.{name}")
+        above = self.layer.sources(latent.query)
+        low = [step for norm in above if norm.kind is Kind.NORM for step in self.layer.sources(norm)]
+        if len(low) == 1 and low[0].kind is Kind.CONTRACT:
+            self.claim(latent.query, "attn.q_b_proj")
+            self.claim(above[0], "attn.q_a_norm")
+            self.claim(low[0], "attn.q_a_proj")
+        else:
+            self.claim(latent.query, "attn.q_proj")
+        self._norm(latent.down, "attn.norm")
+
+    def _back(self, step: Step, prefix: str, side: str) -> None:
+        """From an argument of an attention back to its projection."""
+        names = {Kind.NORM: f"{side}_norm", Kind.CONTRACT: f"{side}_proj", Kind.CONV: f"{side}_conv"}
+        turns = f"{side}_rope" if step.tables else f"{side}_scale"
+        name = turns if step.kind is Kind.MAP else names.get(step.kind)
+        if name is None or not self.claim(step, f"{prefix}.{name}"):
+            return
+        if step.kind is Kind.CONTRACT:
+            self._norm(step, f"{prefix}.norm")
+            return
+        for source in self.layer.sources(step):
+            self._back(source, prefix, side)
+
+    def _forward(self, step: Step, prefix: str, projection: str) -> None:
+        """From what a mixer gives to its output projection."""
+        if step.kind is Kind.CONTRACT:
+            self.claim(step, f"{prefix}.{projection}")
+            return
+        names = {Kind.MAP: f"{prefix}.gate", Kind.NORM: f"{prefix}.out_norm"}
+        if step.residual or step.kind not in names or not self.claim(step, names[step.kind]):
+            return
+        for user in self.layer.users(step):
+            self._forward(user, prefix, projection)
+
+    def _norm(self, step: Step, name: str) -> None:
+        """Name the norm in front of a projection."""
+        for source in self.layer.sources(step):
+            if source.kind is Kind.NORM:
+                self.claim(source, name)
+
+    # feed-forward
+
+    def _experts(self, step: Step) -> None:
+        self.claim(step, "ffn.experts")
+        for source in self.layer.sources(step):
+            if source.kind is Kind.SORT:
+                self.claim(source, "ffn.topk")
+                for scores in self.layer.sources(source):
+                    if scores.kind is Kind.CONTRACT and self.claim(scores, "ffn.router"):
+                        self._norm(scores, "ffn.norm")
+        self._norm(step, "ffn.norm")
+
+    def _feed_forwards(self) -> None:
+        routed = bool(self._kind(Kind.EXPERTS))
+        for step in self._kind(Kind.MAP):
+            above = self.layer.sources(step)
+            below = self.layer.users(step)
+            if step.name or not 1 <= len(above) <= 2 or len(below) != 1 or below[0].kind is not Kind.CONTRACT:
+                continue
+            if any(source.kind is not Kind.CONTRACT or source.name for source in above) or below[0].name:
+                continue
+            gate = next((source for source in above if _activated(self.layer.flow, step, source)), None)
+            if gate is None or len(step.sources) != len(above):
+                continue
+            self._swiglu(step, gate, [s for s in above if s is not gate], below[0], "ffn.shared_" if routed else "ffn.")
+
+    def _swiglu(self, act: Step, gate: Step, ups: list[Step], down: Step, prefix: str) -> None:
+        if f"{prefix}act" in self.taken:
+            return
+        self.claim(act, f"{prefix}act")
+        self.claim(gate, f"{prefix}gate_proj")
+        for up in ups:
+            self.claim(up, f"{prefix}up_proj")
+        self.claim(down, f"{prefix}down_proj")
+        self._norm(gate, "ffn.norm")
+
+    # recurrences
+
+    def _recurrences(self) -> None:
+        """Everything between the norm in front of a scan and its output projection is the mixer."""
+        scans = self._kind(Kind.RECURRENCE)
+        for number, step in enumerate(scans):
+            self.claim(step, "mixer.scan" if number == 0 else f"mixer.scan_{number + 1}")
+            for source in self.layer.sources(step):
+                self._mixer(source)
+            for user in self.layer.users(step):
+                self._mixer_out(user)
+        if not scans:
+            for step in self._kind(Kind.CONV):
+                around = [*self.layer.sources(step), *self.layer.users(step)]
+                if not any(other.name for other in around):
+                    self._number(step, "mixer.conv")
+
+    def _mixer(self, step: Step) -> None:
+        if step.name or step.residual:
+            return
+        if step.kind is Kind.NORM and any(name in self.layer.flow.streams for name in step.sources):
+            self.claim(step, "mixer.norm")
+            return
+        words = {Kind.CONV: "conv", Kind.MAP: "gates"}
+        node = step.nodes[0]
+        leaf = node.module.rpartition(".")[2] or "in_proj"
+        self._number(step, f"mixer.{words.get(step.kind, leaf)}")
+        for source in self.layer.sources(step):
+            self._mixer(source)
+
+    def _mixer_out(self, step: Step) -> None:
+        if step.name or step.residual:
+            return
+        if step.kind is Kind.CONTRACT:
+            self._number(step, "mixer.out_proj")
+            return
+        self._number(step, "mixer.out_norm" if step.kind is Kind.NORM else "mixer.gate")
+        for source in self.layer.sources(step):
+            self._mixer(source)
+        for user in self.layer.users(step):
+            self._mixer_out(user)
+
+    def _number(self, step: Step, name: str) -> None:
+        number, unique = 2, name
+        while not step.name and not self.claim(step, unique):
+            unique, number = f"{name}_{number}", number + 1
+
+    # sums
+
+    def _sums(self) -> None:
+        """Sums with the stream, by what they add; the sum of experts and shared expert; norms in between."""
+        for step in self._kind(Kind.MAP):
+            above = self.layer.sources(step)
+            names = {source.name for source in above}
+            if not step.residual and "ffn.experts" in names and len(above) == 2:
+                self.claim(step, "ffn.add_shared")
+        for step in self._kind(Kind.MAP):
+            if not step.residual:
+                continue
+            part = next(self._parts(step), "")
+            if part:
+                self.claim(step, f"{part}.residual")
+        for step in self._kind(Kind.NORM):
+            part = next((source.name.split(".")[0] for source in self.layer.sources(step) if source.name), "")
+            if part and not step.name and not any(name in self.layer.flow.streams for name in step.sources):
+                self.claim(step, f"{part}.post_norm")
+        for step in self._kind(Kind.NORM):
+            if not step.name and any(user.kind is Kind.CONTRACT for user in self.layer.users(step)):
+                self.claim(step, "ffn.norm")
+
+    def _parts(self, step: Step) -> Iterator[str]:
+        """The parts (attn, ffn, mixer) whose results reach a sum other than by the stream."""
+        for name in step.sources:
+            if name in self.layer.flow.streams or name not in self.layer.made:
+                continue
+            source = self.layer.made[name]
+            if source.name:
+                yield source.name.split(".")[0]
+            else:
+                yield from self._parts(source)
+
+
+def _activated(flow: Flow, step: Step, source: Step) -> bool:
+    """Whether an activation inside `step` reads what `source` gives, possibly scaled or bounded first."""
+    reach = set(source.outputs)
+    found = False
+    for node in step.nodes:
+        call = Call(node)
+        data = [name for name in call.refs() if flow.seen[name].origin is Origin.DATA]
+        if any(_read(flow, name) & reach for name in data) and len(data) == 1:
+            found = found or call.name in ACTIVATIONS
+            reach.update(value.name for value in node.outputs)
+    return found
+
+
+def _read(flow: Flow, name: str) -> set[str]:
+    return {name, *flow.seen[name].roots}
+
+
+def named(flow: Flow, steps: list[Step], edge: str = "") -> Layer:
+    """The layer of `steps`, every one of which has a name afterwards."""
+    layer = Layer.of(flow, steps)
+    Namer(layer, edge).run()
+    return layer
+
+
