@@ -36,10 +36,7 @@ def attention(e: Emitter, step: Step) -> None:
     if e.decode and not _causal(step):
         raise e.refuse(step, "every token attends to later ones, so there is no decoding", "phase prefill")
     prefix = step.name.rpartition(".")[0]
-    context = cached_tokens(step, e.workload.context)
-    size = e.names.sizes.setdefault("context", context)
-    word = "context" if size == context else f"context_{prefix}"
-    e.names.sizes[word] = context
+    word = _context(e, step)
     latent = e.layer.latents.get(id(step))
     if latent is not None and prefix == "attn":
         keys: tuple[str, ...] = ("attn.k",)
@@ -54,6 +51,43 @@ def attention(e: Emitter, step: Step) -> None:
     e.tensor[step.outputs[0]] = (mixed,)
 
 
+def _context(e: Emitter, step: Step) -> str:
+    """The dimension of what an attention's cache holds; a second attention may hold another number of tokens."""
+    context = cached_tokens(step, e.workload.context)
+    size = e.names.sizes.setdefault("context", context)
+    word = "context" if size == context else f"context_{step.name.split('.')[0]}"
+    e.names.sizes[word] = context
+    return word
+
+
+def enter_caches(e: Emitter, step: Step) -> None:
+    """The caches an attention reads, among the inputs of the block: its own in decode, another layer's always."""
+    prefix, context = step.name.rpartition(".")[0], _context(e, step)
+    if prefix == "attn" and id(step) in e.layer.latents:
+        if e.decode:
+            e.builder.enter("attn.latent_cache", f"batch {context} latent_dim", Role.KV_CACHE)
+        return
+    borrowed = _borrows(e, step)
+    if e.decode or borrowed:
+        for side, row in zip("kv", _rows(e, step), strict=True):
+            role = Role.BORROWED if borrowed else Role.KV_CACHE
+            e.builder.enter(f"{prefix}.{side}_cache", f"batch {context} {row}", role)
+
+
+def _borrows(e: Emitter, step: Step) -> bool:
+    """Whether keys and values are what another layer put into its cache."""
+    seen, call = e.layer.flow.seen, step.call
+    return all(e.is_input(root) for place in (1, 2) for root in seen[call.must(place)].roots)
+
+
+def _rows(e: Emitter, step: Step) -> tuple[str, str]:
+    """The dimensions of a row of keys and of values."""
+    seen, call = e.layer.flow.seen, step.call
+    heads = e.words(key_heads(e.layer, step))
+    key, value = (f"{heads} {e.words(seen[call.must(place)].axes[-1])}" for place in (1, 2))
+    return key, value
+
+
 def _head_words(e: Emitter, step: Step) -> tuple[str, str, str]:
     seen, atoms = e.layer.flow.seen, e.layer.flow.atoms
     q, k, v = (seen[step.call.must(place)].axes for place in range(3))
@@ -62,20 +96,12 @@ def _head_words(e: Emitter, step: Step) -> tuple[str, str, str]:
 
 def _cache(e: Emitter, step: Step, prefix: str, context: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Append keys and values; the tensors in which all keys and all values are."""
-    seen, call = e.layer.flow.seen, step.call
-    heads = e.words(key_heads(e.layer, step))
-    rows = [f"{heads} {e.words(seen[call.must(place)].axes[-1])}" for place in (1, 2)]
+    rows = _rows(e, step)
     caches = tuple(f"{prefix}.{side}_cache" for side in "kv")
-    if all(e.is_input(root) for place in (1, 2) for root in seen[call.must(place)].roots):
-        for name, row in zip(caches, rows, strict=True):
-            e.builder.enter(name, f"batch {context} {row}", Role.BORROWED)
+    if _borrows(e, step):
         return caches[:1], caches[1:]
-    out = caches
-    if e.decode:
-        out = tuple(f"{prefix}.{side}_new" for side in "kv")
-        for name, row in zip(caches, rows, strict=True):
-            e.builder.enter(name, f"batch {context} {row}", Role.KV_CACHE)
-    made = e.read(call.must(1), call.must(2))
+    out = tuple(f"{prefix}.{side}_new" for side in "kv") if e.decode else caches
+    made = e.read(step.call.must(1), step.call.must(2))
     append = Op(f"{prefix}.kv_append", Pattern.SCATTER, e.builder.dims(f"tokens {rows[0]}"), made, out, flops_per_point=0)
     lead = "tokens" if e.decode else f"batch {context}"
     e.builder.emit(append, *(f"{lead} {row}" for row in rows), role=Role.KV_CACHE)
@@ -92,11 +118,12 @@ def _core(
     heads, key, value, context = words
     prefix, b = step.name.rpartition(".")[0], e.builder
     table, along = f"tokens {heads} {context}", (context,)
+    softmax = f"{prefix}.softmax"
+    extra = [e.weight(name, softmax, WeightKind.PLAIN, heads) for name in step.weights if name == step.call.ref(8)]
     names = [f"{prefix}.{n}" for n in ("scores", "softmax", "values", "scores_out", "probs")]
     points = b.dims(f"tokens {heads} {key} {context}")
     reduced = tuple(key.split())
     b.emit(Op(names[0], Pattern.CONTRACT, points, keys, (names[3],), reduced, 2, along), table)
-    extra = [e.weight(name, names[1], WeightKind.PLAIN, heads) for name in step.weights if name == step.call.ref(8)]
     mask = step.call.ref(9 if step.call.name == "rdutune.attention" else 3)
     masks = e.read(mask) if mask is not None else ()
     inputs = (names[3], *extra, *masks)
@@ -122,11 +149,8 @@ def latent_key(e: Emitter, step: Step) -> None:
 
 def latent_cache(e: Emitter, latent: Latent) -> None:
     """Append the latent rows, and expand the cached latents to keys and values of all heads."""
-    b, context = e.builder, e.workload.context
-    e.names.sizes.setdefault("context", context)
+    b = e.builder
     rows, stored = ("attn.latent", "attn.k_pe"), "batch context latent_dim"
-    if e.decode:
-        b.enter("attn.latent_cache", stored, Role.KV_CACHE)
     out = "attn.latent_new" if e.decode else "attn.latent_cache"
     append = Op("attn.kv_append", Pattern.SCATTER, b.dims("tokens latent_dim"), rows, (out,), flops_per_point=0)
     b.emit(append, "tokens latent_dim" if e.decode else stored, role=Role.KV_CACHE)

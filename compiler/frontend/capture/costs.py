@@ -24,7 +24,7 @@ _ONE = (
     "eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not isnan isinf"
 )
 #: A change of sign, and what only places data: no operation of its own.
-_FREE = "neg fill zeros_like ones_like full_like tril triu roll flip"
+_FREE = "neg fill tril triu roll flip"
 
 #: Operations of each element-wise operator an element of its output.
 ELEMENTWISE: Final[dict[str, int]] = {
@@ -76,5 +76,10 @@ NORMS: Final[dict[str, int]] = {
     "aten.layer_norm": LAYER_NORM_FLOPS,
     "aten.native_layer_norm": LAYER_NORM_FLOPS,
 }
+#: Tensors whose elements do not depend on those of the tensor whose shape they have.
+CREATIONS: Final = frozenset(
+    f"aten.{name}"
+    for name in "new_empty new_zeros new_ones new_full empty_like zeros_like ones_like full_like new_empty_strided".split()
+)
 #: Checks that leave no tensor.
 CHECKS: Final = frozenset({"aten._assert_tensor_metadata", "aten.sym_size", "aten._assert_async", "aten.sym_constrain_range"})

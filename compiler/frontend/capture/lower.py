@@ -134,6 +134,9 @@ def _block(
         if value.name == first or (value.name in read and e.is_input(value.name) and not _borrowed(layer, value.name)):
             e.enter(value)
     for step in layer.steps:
+        if step.kind is Kind.ATTENTION:
+            cores.enter_caches(e, step)
+    for step in layer.steps:
         _emit(e, step)
     return e.finish(kind)
 

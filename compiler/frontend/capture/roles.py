@@ -5,7 +5,7 @@ made of its module path. A rule names a step only once and a name is given only 
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.frontend.capture.costs import ACTIVATIONS
 from compiler.frontend.capture.groups import producers, readers
@@ -88,6 +88,40 @@ def find_latent(layer: Layer, attention: Step) -> Latent | None:
     if latent + shared >= whole or len(plain) != 1 or any(step not in (*turned, *plain) for step in queries):
         return None
     return Latent(expand, norm, down[0], rope, plain[0], turned[0])
+
+
+#: The order in which the spec builders put the ops of a layer.
+_ORDER = tuple(
+    """attn.norm attn.q_a_proj attn.q_a_norm attn.q_proj attn.q_b_proj attn.k_proj attn.v_proj attn.q_norm attn.k_norm
+    attn.q_rope attn.q_scale attn.kv_a_proj attn.kv_a_norm attn.k_rope attn.k_scale attn.kv_b_proj attn.core attn.gate
+    attn.o_proj attn.post_norm attn.residual ffn.norm ffn.gate_proj ffn.up_proj ffn.act ffn.down_proj
+    ffn.shared_gate_proj ffn.shared_up_proj ffn.shared_act ffn.shared_down_proj ffn.router ffn.topk ffn.experts
+    ffn.add_shared ffn.post_norm ffn.residual""".split()
+)
+
+
+def arranged(layer: Layer) -> Layer:
+    """The steps in the order of the spec builders where the flow of data allows it; others stay where they were."""
+    ranks: dict[int, tuple[int, int]] = {}
+    last = -1
+    for place, step in enumerate(layer.steps):
+        if step.name in _ORDER:
+            last = max(last, _ORDER.index(step.name))
+            ranks[id(step)] = (_ORDER.index(step.name), place)
+        else:
+            ranks[id(step)] = (last, place)
+    waiting = {id(step): len(layer.sources(step)) for step in layer.steps}
+    ready = [(ranks[id(step)], step) for step in layer.steps if not waiting[id(step)]]
+    out: list[Step] = []
+    while ready:
+        chosen = min(ready, key=lambda item: item[0])
+        ready.remove(chosen)
+        out.append(chosen[1])
+        for user in layer.users(chosen[1]):
+            waiting[id(user)] -= 1
+            if not waiting[id(user)]:
+                ready.append((ranks[id(user)], user))
+    return replace(layer, steps=out)
 
 
 class Namer:
@@ -349,6 +383,6 @@ def named(flow: Flow, steps: list[Step], edge: str = "") -> Layer:
     """The layer of `steps`, every one of which has a name afterwards."""
     layer = Layer.of(flow, steps)
     Namer(layer, edge).run()
-    return layer
+    return arranged(layer)
 
 

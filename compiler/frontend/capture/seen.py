@@ -31,6 +31,7 @@ class Walk:
 
     atoms: Atoms = field(default_factory=lambda: Atoms(TRACED_TOKENS))
     seen: dict[str, Seen] = field(default_factory=dict)
+    pairs: dict[Axis, Axis] = field(default_factory=dict)  # of a complex axis, that of real and imaginary part
 
     def axis(self, size: int) -> Axis:
         """A new axis; the tokens where it has their number, which no other size has."""

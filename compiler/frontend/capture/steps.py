@@ -122,6 +122,10 @@ def walk_capture(capture: Capture, data: frozenset[str]) -> Flow:
 def _step(flow: Flow, call: Call) -> None:
     if call.name in costs.CHECKS or not call.node.outputs:
         return
+    if call.name in costs.CREATIONS:
+        for value in call.node.outputs:
+            flow.seen[value.name] = Seen(flow.axes(value.shape), (), Origin.TABLE)
+        return None
     if call.name != "aten.embedding" and flow.origin(call.refs()) is not Origin.DATA:
         return _constant(flow, call)
     if call.name == "aten.cat" and _permutes(flow, call):
@@ -187,6 +191,8 @@ def _elementwise(flow: Flow, call: Call) -> None:
     points = flow.atoms.flat(axes)
     step = flow.add(Kind.MAP, call, (axes,) * len(call.node.outputs), points)
     step.work = costs.ELEMENTWISE[call.name] * flow.atoms.extent(points)
+    if call.node.outputs[0].dtype.startswith("complex"):  # a complex product is four products and two sums
+        step.work *= 6 if call.name == "aten.mul" else 2
     roots = [set(flow.seen[name].roots) for name in names]
     step.residual = call.name == "aten.add" and len(names) == 2 and any(r and r <= flow.streams for r in roots)
     if step.residual:
@@ -230,6 +236,9 @@ def _product(flow: Flow, call: Call, axes: Axes, contracted: tuple[Axis, Axis]) 
     points = flow.atoms.flat(axes)
     if points.count(flow.atoms.tokens) > 1:
         return "multiplies tokens with tokens outside an attention operator"
+    for name in call.refs():
+        if len(flow.seen[name].axes) == 1:  # a bias
+            flow.atoms.unify(flow.seen[name].axes[0], axes[-1])
     flow.add(Kind.CONTRACT, call, (axes,), points, reduced=contracted[0], flops=2)
     return None
 

@@ -203,6 +203,18 @@ def _slice_scatter(walk: Walk, call: Call) -> tuple[Axes, ...]:
     return (tuple(axes),)
 
 
+def _complex(walk: Walk, call: Call) -> tuple[Axes, ...]:
+    """Pairs as complex numbers; the axis of the pair comes back with `view_as_real`."""
+    axes = _source(walk, call)
+    walk.pairs[axes[-2]] = axes[-1]
+    return (axes[:-1],)
+
+
+def _real(walk: Walk, call: Call) -> tuple[Axes, ...]:
+    axes = _source(walk, call)
+    return ((*axes, walk.pairs.get(axes[-1]) or walk.axis(2)),)
+
+
 def _pad(walk: Walk, call: Call) -> tuple[Axes, ...]:
     pairs = zip(_source(walk, call), call.shape, strict=True)
     return (tuple(axis if walk.atoms.extent(axis) == size else walk.atoms.extend(axis, size) for axis, size in pairs),)
@@ -227,6 +239,8 @@ _RULES: Final[tuple[tuple[str, View], ...]] = (
     ("copy", _copy),
     ("slice_scatter", _slice_scatter),
     ("constant_pad_nd pad", _pad),
+    ("view_as_complex", _complex),
+    ("view_as_real", _real),
     ("clone contiguous _to_copy to alias detach dropout lift_fresh_copy type_as float half bfloat16 native_dropout", _same),
 )
 VIEWS: Final[dict[str, View]] = {f"aten.{name}": rule for names, rule in _RULES for name in names.split()}
