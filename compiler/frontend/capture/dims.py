@@ -25,13 +25,16 @@ class Names:
     def __init__(self, layer: Layer, sizes: dict[str, int]) -> None:
         self.atoms = layer.flow.atoms
         self.sizes = sizes
+        self._runs: dict[Axis, str] = {}
         self._names: dict[int, str] = {layer.flow.atoms.tokens: "tokens", layer.flow.atoms.last: "tokens"}
 
     def give(self, axis: Iterable[int], *names: str) -> None:
-        """Name the atoms of `axis`: one name each, or one for all with numbers. Named atoms keep their names."""
+        """Name the atoms of `axis`: one name each, or one for all together. Named atoms keep their names."""
         leaves = self.atoms.leaves(axis)
         if len(names) == 1 and len(leaves) > 1:
-            names = tuple(f"{names[0]}_{n}" for n in range(1, len(leaves) + 1))
+            if leaves not in self._runs and not any(atom in self._names for atom in leaves):
+                self._runs[leaves] = self._free(names[0], self.atoms.extent(leaves))
+            return
         for atom, name in zip(leaves, names, strict=False):
             if atom not in self._names:
                 self._names[atom] = self._free(name, self.atoms.size(atom))
@@ -50,14 +53,21 @@ class Names:
             self.give((leaf,), f"d{len(self._names)}")
         return self._names[leaf]
 
+    def _single(self, leaves: Axis) -> Iterable[str]:
+        """A name for each leaf, or for each run of leaves that has one name."""
+        place = 0
+        while place < len(leaves):
+            run = next((run for run in self._runs if leaves[place : place + len(run)] == run), ())
+            yield self._runs[run] if run else self.name(leaves[place])
+            place += len(run) or 1
+
     def words(self, axis: Iterable[int], taken: Iterable[str] = ()) -> list[str]:
         """The names of the atoms of `axis`, tokens first (layout is the compiler's choice, not the module's).
 
         A name met twice (or in `taken`) is another dimension: `_in`.
         """
         out: list[str] = []
-        for atom in self.atoms.leaves(axis):
-            word = self.name(atom)
+        for word in self._single(self.atoms.leaves(axis)):
             while word in (*out, *taken):
                 self.sizes.setdefault(f"{word}_in", self.sizes[word])
                 word = f"{word}_in"
@@ -147,8 +157,8 @@ def _latent(layer: Layer, names: Names, latent: Latent) -> None:
     names.give(q[-1], "qk_dim")
     names.give(v[-1], "v_dim")
     names.give(flow.seen[latent.norm.outputs[0]].axes[-1], "kv_lora")
-    names.give(flow.seen[latent.rope.outputs[0]].axes[-1], "rope")
-    lora, rope = extent(flow.seen[latent.norm.outputs[0]].axes[-1]), extent(flow.seen[latent.rope.outputs[0]].axes[-1])
+    lora = extent(flow.seen[latent.norm.outputs[0]].axes[-1])
+    rope = extent(flow.seen[latent.down.outputs[0]].axes[-1]) - lora
     nope, value = extent(k[-1]) - rope, extent(v[-1])
     names.sizes |= {"nope": nope, "rope": rope, "kv_b": nope + value, "latent_dim": lora + rope, "qk_dim": nope + rope}
     names.sizes |= {"kv_lora": lora, "v_dim": value, "heads": extent(q[-3])}

@@ -18,11 +18,24 @@ def view(walk: Walk, call: Call) -> bool:
     results = rule(walk, call)
     if results is None:
         return False
-    names = call.refs()
+    names = _read(call)
     roots, origin = walk.roots(names), walk.origin(names)
     for value, axes in zip(call.node.outputs, results, strict=True):
         walk.seen[value.name] = Seen(axes, roots, origin)
     return True
+
+
+def _read(call: Call) -> tuple[str, ...]:
+    """The values whose elements a view gives; the others say a shape or a type only."""
+    names = call.refs()
+    if _joins(call):
+        return names
+    return names[1:] if VIEWS[call.name] is _copy else names[:1]
+
+
+def _joins(call: Call) -> bool:
+    """Whether a view puts several values together."""
+    return VIEWS[call.name] in (_cat, _stack, _slice_scatter)
 
 
 def _source(walk: Walk, call: Call) -> Axes:
