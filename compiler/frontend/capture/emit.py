@@ -69,7 +69,7 @@ class Emitter:
     builder: BlockBuilder
     workload: Workload
     edge: str = ""
-    tied: bool = False
+    tied: str = ""  # the key of the embedding that is the head too
     tensor: dict[str, tuple[str, ...]] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
     retyped: dict[str, tuple[Role, DType]] = field(default_factory=dict)  # outputs of another role than their op's others
@@ -98,7 +98,7 @@ class Emitter:
         if value in self.tensor:
             return self.tensor[value][0]
         found = self.weight_value(value)
-        key = "model.embed_tokens.weight" if self.tied and op == "head.lm_head" else found.key
+        key = self.tied if self.tied and op == "head.lm_head" else found.key
         taken = {tensor for names in self.tensor.values() for tensor in names}
         number, name = 2, f"{prefix}{op}"
         while name in taken:
@@ -142,7 +142,7 @@ class Emitter:
             reduced=tuple(reduced),
             flops_per_point=step.flops,
             sequential=tuple(word for word in self.names.words(step.sequential) if word in points),
-            linear=step.name == "ffn.add_shared",
+            linear=step.name == "ffn.add_shared" and step.flops == 1,
         )
         self.builder.emit(op, *(self.words(flow.atoms.flat(flow.seen[value].axes)) for value in step.outputs))
         for value, name in zip(step.outputs, outputs, strict=True):

@@ -15,6 +15,7 @@ from compiler.frontend.capture.folds import folded
 from compiler.frontend.capture.groups import grouped
 from compiler.frontend.capture.ir import Capture, Captured
 from compiler.frontend.capture.roles import Layer, named
+from compiler.frontend.capture.seen import Call
 from compiler.frontend.capture.steps import Flow, Kind, Step, walk_capture
 from compiler.frontend.quant import CHOICES, Storage
 from compiler.frontend.spec import name_kinds
@@ -31,6 +32,8 @@ def lower(captured: Captured, workload: Workload, storage: Storage | None = None
     Raises InputError for every operator that cannot be lowered, all of them in one message.
     """
     kept = storage or traced_storage(captured, workload.weights)
+    layers_folded = tuple(folded(capture) for capture in captured.layers)
+    captured = replace(captured, before=folded(captured.before), layers=layers_folded, after=folded(captured.after))
     walked = [_walk(captured, index) for index in range(len(captured.layers))]
     before = _flow(captured.before, (0,)) if captured.before.nodes else None
     after = _flow(captured.after, (0,)) if captured.after.nodes else None
@@ -48,7 +51,7 @@ def lower(captured: Captured, workload: Workload, storage: Storage | None = None
     if after is not None:
         tail = _edge_workload(workload)
         layer = _layer(captured.after, after, "head")
-        blocks.append(_block(captured.after, layer, tail, kept, "head", captured.tied))
+        blocks.append(_block(captured.after, layer, tail, kept, "head", _tied_key(captured)))
         sequence.append("head")
         if "vocab" in {dim.name for dim in blocks[-1].tensor["logits"].dims}:
             blocks.append(_sample(blocks[-1], kept))
@@ -84,7 +87,7 @@ def _walk(captured: Captured, index: int) -> Flow:
 
 def _flow(capture: Capture, data: tuple[int, ...]) -> Flow:
     names = frozenset(capture.inputs[place].name for place in data if place < len(capture.inputs))
-    return walk_capture(folded(capture), names)
+    return walk_capture(capture, names)
 
 
 def _refuse(model: str, flows: list[Flow]) -> None:
@@ -95,7 +98,8 @@ def _refuse(model: str, flows: list[Flow]) -> None:
 
 
 def _layer(capture: Capture, flow: Flow, edge: str = "") -> Layer:
-    return named(flow, grouped(flow, capture.outputs[:1]), edge)
+    results = capture.outputs[:1]
+    return named(flow, grouped(flow, results), results, edge)
 
 
 def label(layer: Layer) -> str:
@@ -116,7 +120,7 @@ def label(layer: Layer) -> str:
 
 
 def _block(
-    capture: Capture, layer: Layer, workload: Workload, kept: Storage, kind: str, tied: bool = False
+    capture: Capture, layer: Layer, workload: Workload, kept: Storage, kind: str, tied: str = ""
 ) -> Block:
     """The block of one capture."""
     edge = kind if kind in ("embed", "head") else ""
@@ -170,6 +174,15 @@ def _emit(e: Emitter, step: Step) -> None:
     if step.name == "ffn.topk":
         return cores.routes(e, step)
     return e.emit(step)
+
+
+def _tied_key(captured: Captured) -> str:
+    """The key of the embedding where it is the head too, else nothing."""
+    head = next((node for node in reversed(captured.after.nodes) if node.target.startswith("aten.linear")), None)
+    if not captured.tied or head is None:
+        return ""
+    shape = next(value.shape for value in captured.after.weights if value.name == Call(head).must(1))
+    return next((value.key for value in captured.before.weights if value.shape == shape), "")
 
 
 def _edge_workload(workload: Workload) -> Workload:

@@ -22,10 +22,11 @@ class Layer:
     made: dict[str, Step]
     readers: dict[str, list[Step]]
     latents: "dict[int, Latent]"
+    results: frozenset[str]
 
     @classmethod
-    def of(cls, flow: Flow, steps: list[Step]) -> "Layer":
-        layer = cls(flow, steps, producers(steps), readers(steps), {})
+    def of(cls, flow: Flow, steps: list[Step], results: tuple[str, ...]) -> "Layer":
+        layer = cls(flow, steps, producers(steps), readers(steps), {}, frozenset(flow.roots(results)))
         for step in steps:
             found = find_latent(layer, step) if step.kind is Kind.ATTENTION else None
             if found is not None:
@@ -334,12 +335,18 @@ class Namer:
         for step in self._kind(Kind.MAP):
             above = self.layer.sources(step)
             names = {source.name for source in above}
-            if not step.residual and "ffn.experts" in names and len(above) == 2:
-                self.claim(step, "ffn.add_shared")
+            if step.residual or "ffn.experts" not in names or not 2 <= len(above) <= 3:
+                continue
+            if self.claim(step, "ffn.add_shared"):
+                for source in above:
+                    if source.kind is Kind.CONTRACT and not source.name:
+                        self.claim(source, "ffn.shared_gate")
         for step in self._kind(Kind.MAP):
             if not step.residual:
                 continue
-            part = next(self._parts(step), "")
+            parts = list(self._parts(step))
+            last = bool(set(step.outputs) & self.layer.results)
+            part = "ffn" if last and "ffn" in parts else next(iter(parts), "")
             if part:
                 self.claim(step, f"{part}.residual")
         for step in self._kind(Kind.NORM):
@@ -369,7 +376,7 @@ def _activated(flow: Flow, step: Step, source: Step) -> bool:
     for node in step.nodes:
         call = Call(node)
         data = [name for name in call.refs() if flow.seen[name].origin is Origin.DATA]
-        if any(_read(flow, name) & reach for name in data) and len(data) == 1:
+        if data and all(_read(flow, name) & reach for name in data):
             found = found or call.name in ACTIVATIONS
             reach.update(value.name for value in node.outputs)
     return found
@@ -379,9 +386,9 @@ def _read(flow: Flow, name: str) -> set[str]:
     return {name, *flow.seen[name].roots}
 
 
-def named(flow: Flow, steps: list[Step], edge: str = "") -> Layer:
+def named(flow: Flow, steps: list[Step], results: tuple[str, ...], edge: str = "") -> Layer:
     """The layer of `steps`, every one of which has a name afterwards."""
-    layer = Layer.of(flow, steps)
+    layer = Layer.of(flow, steps, results)
     Namer(layer, edge).run()
     return arranged(layer)
 

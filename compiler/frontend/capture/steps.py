@@ -11,7 +11,8 @@ from typing import Final
 
 from compiler.frontend.capture import costs
 from compiler.frontend.capture.axes import Axes, Axis
-from compiler.frontend.capture.ir import Capture, Node, Ref
+from compiler.frontend.capture.fused import PART
+from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Node, Ref
 from compiler.frontend.capture.seen import Call, Origin, Seen, Walk
 from compiler.frontend.capture.views import join, view
 
@@ -204,6 +205,20 @@ def _linear(flow: Flow, call: Call) -> str | None:
     return _product(flow, call, (*x.axes[:-1], weight.axes[0]), (x.axes[-1], weight.axes[1]))
 
 
+def _part(flow: Flow, call: Call) -> str | None:
+    """A part of a fused projection: the axes of its output that are not tokens are the rows of its weight."""
+    x, weight = flow.seen[call.must(0)], flow.seen[call.must(1)]
+    if not flow.atoms.unify(x.axes[-1], weight.axes[-1]):
+        return "contracts axes whose parts do not match"
+    rows = iter(weight.axes[:-1])
+    axes = tuple(flow.axis(size) if size in (1, TRACED_TOKENS) else next(rows) for size in call.shape)
+    if call.ref(2) is not None:
+        for one, other in zip(flow.seen[call.must(2)].axes, weight.axes[:-1], strict=True):
+            flow.atoms.unify(one, other)
+    flow.add(Kind.CONTRACT, call, (axes,), flow.atoms.flat(axes), reduced=x.axes[-1], flops=2)
+    return None
+
+
 def _matmul(flow: Flow, call: Call) -> str | None:
     return _matrices(flow, call, call.must(0, "self"), call.must(1, "other"))
 
@@ -379,6 +394,7 @@ _TABLE: Final[tuple[tuple[frozenset[str], Rule], ...]] = (
     (costs.GATHERS, _gather),
     (costs.SCATTERS, _scatter),
     (frozenset({"aten.linear"}), _linear),
+    (frozenset({PART}), _part),
     (frozenset({"aten.matmul", "aten.mm", "aten.bmm"}), _matmul),
     (frozenset({"aten.addmm", "aten.baddbmm"}), _addmm),
     (frozenset({"aten.einsum"}), _einsum),
