@@ -1,12 +1,12 @@
 """The ops of semantic operators: attention with its cache, latent attention, routed experts.
 
-The same ops, dimensions and figures as `compiler.frontend.attention` and `compiler.frontend.ffn` build from a ModelSpec.
+The same ops, dimensions and figures as `compiler.frontend.attention` and `.ffn` build from a ModelSpec.
 """
 
 from compiler.frontend.attention import ROPE_FLOPS, SOFTMAX_FLOPS
 from compiler.frontend.capture.dims import key_heads
 from compiler.frontend.capture.emit import Emitter
-from compiler.frontend.capture.roles import Latent
+from compiler.frontend.capture.latent import Latent
 from compiler.frontend.capture.steps import Step
 from compiler.frontend.ffn import ACTIVATION_FLOPS, GATE_FLOPS
 from compiler.frontend.quant import WeightKind
@@ -40,12 +40,12 @@ def attention(e: Emitter, step: Step) -> None:
     latent = e.layer.latents.get(id(step))
     if latent is not None and prefix == "attn":
         keys: tuple[str, ...] = ("attn.k",)
-        queries, values = e.read(step.call.must(0)), ("attn.v",)
+        values: tuple[str, ...] = ("attn.v",)
         heads, key, value = "heads", "qk_dim", "v_dim"
     else:
-        queries = e.read(step.call.must(0))
         heads, key, value = _head_words(e, step)
         keys, values = _cache(e, step, prefix, word)
+    queries = e.read(step.call.must(0))
     mixed = e.output(step) if e.output(step) in ("y",) else f"{prefix}.mixed"
     _core(e, step, (heads, key, value, word), (*queries, *keys), values, mixed)
     e.tensor[step.outputs[0]] = (mixed,)
@@ -102,7 +102,9 @@ def _cache(e: Emitter, step: Step, prefix: str, context: str) -> tuple[tuple[str
         return caches[:1], caches[1:]
     out = tuple(f"{prefix}.{side}_new" for side in "kv") if e.decode else caches
     made = e.read(step.call.must(1), step.call.must(2))
-    append = Op(f"{prefix}.kv_append", Pattern.SCATTER, e.builder.dims(f"tokens {rows[0]}"), made, out, flops_per_point=0)
+    append = Op(
+        f"{prefix}.kv_append", Pattern.SCATTER, e.builder.dims(f"tokens {rows[0]}"), made, out, flops_per_point=0
+    )
     lead = "tokens" if e.decode else f"batch {context}"
     e.builder.emit(append, *(f"{lead} {row}" for row in rows), role=Role.KV_CACHE)
     e.outputs.extend(out)
@@ -129,7 +131,10 @@ def _core(
     inputs = (names[3], *extra, *masks)
     b.emit(Op(names[1], Pattern.REDUCE, b.dims(table), inputs, (names[4],), (), SOFTMAX_FLOPS, along), table)
     points = b.dims(f"tokens {heads} {value} {context}")
-    b.emit(Op(names[2], Pattern.CONTRACT, points, (names[4], *values), (mixed,), along, 2, along), f"tokens {heads} {value}")
+    b.emit(
+        Op(names[2], Pattern.CONTRACT, points, (names[4], *values), (mixed,), along, 2, along),
+        f"tokens {heads} {value}",
+    )
 
 
 def latent_query(e: Emitter, step: Step) -> None:

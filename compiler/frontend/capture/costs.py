@@ -8,13 +8,16 @@ from typing import Final
 from compiler.frontend.attention import SOFTMAX_FLOPS
 from compiler.frontend.ffn import ACTIVATION_FLOPS, TOPK_FLOPS
 
+
+def aten(words: str) -> tuple[str, ...]:
+    """The operators of PyTorch of these names."""
+    return tuple(f"aten.{word}" for word in words.split())
+
+
 #: Activations: each counts the same, whichever it is.
 ACTIVATIONS: Final = frozenset(
-    f"aten.{name}"
-    for name in (
-        "silu gelu relu relu6 sigmoid tanh mish hardtanh hardswish hardsigmoid leaky_relu elu celu selu softplus erf "
-        "log_sigmoid logsigmoid prelu softsign"
-    ).split()
+    aten("silu gelu relu relu6 sigmoid tanh mish hardtanh hardswish hardsigmoid leaky_relu elu celu selu softplus erf")
+    + aten("log_sigmoid logsigmoid prelu softsign")
 )
 #: Exponentials and logarithms: 4 operations, as in the activation they are a part of.
 _TRANSCENDENTAL = "exp expm1 exp2 log log1p log2 sin cos atan2 acos"
@@ -28,9 +31,9 @@ _FREE = "neg fill tril triu roll flip"
 
 #: Operations of each element-wise operator an element of its output.
 ELEMENTWISE: Final[dict[str, int]] = {
-    **{f"aten.{name}": 1 for name in _ONE.split()},
-    **{f"aten.{name}": 4 for name in _TRANSCENDENTAL.split()},
-    **{f"aten.{name}": 0 for name in _FREE.split()},
+    **dict.fromkeys(aten(_ONE), 1),
+    **dict.fromkeys(aten(_TRANSCENDENTAL), 4),
+    **dict.fromkeys(aten(_FREE), 0),
     **dict.fromkeys(sorted(ACTIVATIONS), ACTIVATION_FLOPS),
 }
 
@@ -78,8 +81,7 @@ NORMS: Final[dict[str, int]] = {
 }
 #: Tensors whose elements do not depend on those of the tensor whose shape they have.
 CREATIONS: Final = frozenset(
-    f"aten.{name}"
-    for name in "new_empty new_zeros new_ones new_full empty_like zeros_like ones_like full_like new_empty_strided".split()
+    aten("new_empty new_zeros new_ones new_full empty_like zeros_like ones_like full_like new_empty_strided")
 )
 #: Checks that leave no tensor.
-CHECKS: Final = frozenset({"aten._assert_tensor_metadata", "aten.sym_size", "aten._assert_async", "aten.sym_constrain_range"})
+CHECKS: Final = frozenset(aten("_assert_tensor_metadata sym_size _assert_async sym_constrain_range"))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from compiler.frontend.capture.axes import Axis
-from compiler.frontend.capture.roles import Latent, Layer
+from compiler.frontend.capture.latent import Latent, Layer
 from compiler.frontend.capture.steps import Kind, Step
 
 #: The dimension that the rows of a projection are, by its name.
@@ -182,4 +182,3 @@ def _recurrence(layer: Layer, names: Names, step: Step) -> None:
         x, state = flow.seen[call.must(0)].axes, flow.seen[call.must(2)].axes
         names.give(x[1], "heads")
         names.give(state[-1], "k_dim")
-

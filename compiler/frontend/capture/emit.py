@@ -7,7 +7,7 @@ from compiler.frontend.builder import BlockBuilder
 from compiler.frontend.capture.axes import Axis
 from compiler.frontend.capture.dims import Names
 from compiler.frontend.capture.ir import Capture, Value
-from compiler.frontend.capture.roles import Layer
+from compiler.frontend.capture.latent import Layer
 from compiler.frontend.capture.seen import Origin
 from compiler.frontend.capture.steps import Kind, Step
 from compiler.frontend.quant import WeightKind
@@ -72,7 +72,9 @@ class Emitter:
     tied: str = ""  # the key of the embedding that is the head too
     tensor: dict[str, tuple[str, ...]] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
-    retyped: dict[str, tuple[Role, DType]] = field(default_factory=dict)  # outputs of another role than their op's others
+    retyped: dict[str, tuple[Role, DType]] = field(
+        default_factory=dict
+    )  # outputs of another role than their op's others
 
     @property
     def decode(self) -> bool:

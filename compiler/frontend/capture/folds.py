@@ -11,7 +11,57 @@ _CASTS = frozenset({"aten._to_copy", "aten.to", "aten.clone", "aten.type_as", "a
 
 def folded(capture: Capture) -> Capture:
     """`capture` with every written-out norm as one node and fused projections as several."""
-    return taken_apart(_Norms(capture).run())
+    return taken_apart(_Norms(_once(capture)).run())
+
+
+def completed(after: Capture, before: Capture) -> Capture:
+    """`after` with the nodes of `before` that it needs and that depend on weights only (a norm's weight, cast)."""
+    made = {value.name: node for node in before.nodes for value in node.outputs}
+    stored = {value.name: value for value in before.weights}
+    buffers = {value.name: value for value in before.buffers}
+    wanted, moved, used = [value.name for value in after.inputs[1:]], [], set()
+    for node in reversed(before.nodes):
+        if any(value.name in wanted for value in node.outputs):
+            moved.append(node)
+            wanted.extend(Call(node).refs())
+    used = {name for node in moved for name in Call(node).refs()}
+    if not moved or any(name not in made and name not in stored and name not in buffers for name in used):
+        return after
+    given = {value.name for node in moved for value in node.outputs}
+    own = {value.name for value in (*after.weights, *after.buffers)}
+    return replace(
+        after,
+        inputs=tuple(value for value in after.inputs if value.name not in given),
+        weights=(*after.weights, *(stored[name] for name in stored if name in used - own)),
+        buffers=(*after.buffers, *(buffers[name] for name in buffers if name in used - own)),
+        nodes=(*moved[::-1], *after.nodes),
+    )
+
+
+def _once(capture: Capture) -> Capture:
+    """`capture` without nodes that compute what an earlier node has computed."""
+    first: dict[tuple[object, ...], Node] = {}
+    names: dict[str, str] = {}
+    nodes: list[Node] = []
+    for node in capture.nodes:
+        node = replace(
+            node,
+            args=tuple(_renamed(argument, names) for argument in node.args),
+            kwargs=tuple((key, _renamed(argument, names)) for key, argument in node.kwargs),
+        )
+        twin = first.setdefault((node.target, node.args, node.kwargs), node)
+        again = twin is not node and not any(value.name in capture.outputs for value in node.outputs)
+        if again and not node.target.startswith("aten._assert"):
+            names |= {new.name: old.name for new, old in zip(node.outputs, twin.outputs, strict=True)}
+        else:
+            nodes.append(node)
+    return replace(capture, nodes=tuple(nodes))
+
+
+def _renamed(argument: Argument, names: dict[str, str]) -> Argument:
+    if isinstance(argument, Ref):
+        return Ref(names.get(argument.name, argument.name))
+    return tuple(_renamed(item, names) for item in argument) if isinstance(argument, tuple) else argument
 
 
 class _Norms:
@@ -36,7 +86,9 @@ class _Norms:
 
     def _norm(self, root: Node) -> tuple[Node, Node] | None:
         """(the last node of the norm around `root`, the node that stands for it)."""
-        if Call(root).name not in ("aten.rsqrt", "aten.pow") or (root.target.startswith("aten.pow") and not _half(root)):
+        if Call(root).name not in ("aten.rsqrt", "aten.pow") or (
+            root.target.startswith("aten.pow") and not _half(root)
+        ):
             return None
         centred = self._squared_mean(Call(root).must(0))
         if centred is None:
@@ -76,7 +128,11 @@ class _Norms:
         if node is not None and Call(node).name == "aten.sub" and len(Call(node).refs()) == 2:
             left, right = Call(node).refs()
             mean = self.made.get(right)
-            if mean is not None and Call(mean).name == "aten.mean" and self._plain(Call(mean).must(0)) == self._plain(left):
+            if (
+                mean is not None
+                and Call(mean).name == "aten.mean"
+                and self._plain(Call(mean).must(0)) == self._plain(left)
+            ):
                 return self._plain(left), True
         return self._plain(name), False
 
@@ -137,5 +193,3 @@ def _live(nodes: list[Node], results: tuple[str, ...]) -> list[Node]:
             out.append(node)
             wanted.update(Call(node).refs())
     return out[::-1]
-
-

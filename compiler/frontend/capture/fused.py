@@ -7,17 +7,15 @@ together again where that is better. A part's weight has the key of the whole an
 from dataclasses import dataclass, replace
 from math import prod
 
-from compiler.frontend.capture.costs import ACTIVATIONS
+from compiler.frontend.capture.costs import ACTIVATIONS, aten
 from compiler.frontend.capture.ir import Argument, Capture, Node, Ref, Value
 from compiler.frontend.capture.seen import Call
 
 #: A projection and the places of its input, weight and bias.
 _PROJECTIONS = {"aten.linear": (0, 1, 2), "aten.addmm": (1, 2, 0), "aten.mm": (0, 1, 2)}
 _ATTENTIONS = frozenset({"rdutune.attention", "aten.scaled_dot_product_attention"})
-_CHANGES = frozenset(
-    f"aten.{name}" for name in "view reshape _unsafe_view transpose permute unsqueeze squeeze contiguous clone _to_copy".split()
-)
-_CUTS = frozenset(f"aten.{name}" for name in "split split_with_sizes chunk unbind select slice".split())
+_CHANGES = frozenset(aten("view reshape _unsafe_view transpose permute unsqueeze squeeze contiguous clone _to_copy"))
+_CUTS = frozenset(aten("split split_with_sizes chunk unbind select slice"))
 _ENDS = frozenset({*_PROJECTIONS, "aten.matmul", "aten.bmm", "aten.conv1d", "aten.embedding"})
 
 #: The target of a part of a projection: input, weight, bias; its output is the part as it was cut out.

@@ -1,4 +1,4 @@
-"""Steps put together: chains of element-wise operators become one MAP, what turns a router's scores into routes one SORT.
+"""Steps put together: chains of element-wise operators as one MAP, what makes routes of a router's scores as one SORT.
 
 A group must be convex: no way from one of its steps to another may lead through a step outside it.
 """
@@ -166,5 +166,3 @@ def _ordered(steps: list[Step]) -> list[Step]:
     for step in steps:
         place(step)
     return out
-
-

@@ -11,12 +11,14 @@ from compiler.frontend.builder import BlockBuilder
 from compiler.frontend.capture import cores, scans
 from compiler.frontend.capture.dims import Names, name_dims
 from compiler.frontend.capture.emit import Emitter
-from compiler.frontend.capture.folds import folded
+from compiler.frontend.capture.folds import completed, folded
 from compiler.frontend.capture.groups import grouped
 from compiler.frontend.capture.ir import Capture, Captured
-from compiler.frontend.capture.roles import Layer, named
+from compiler.frontend.capture.latent import Layer
+from compiler.frontend.capture.roles import named
 from compiler.frontend.capture.seen import Call
-from compiler.frontend.capture.steps import Flow, Kind, Step, walk_capture
+from compiler.frontend.capture.steps import Flow, Kind, Step
+from compiler.frontend.capture.walk import walk_capture
 from compiler.frontend.quant import CHOICES, Storage
 from compiler.frontend.spec import name_kinds
 from compiler.ir.dtype import DType
@@ -33,7 +35,8 @@ def lower(captured: Captured, workload: Workload, storage: Storage | None = None
     """
     kept = storage or traced_storage(captured, workload.weights)
     layers_folded = tuple(folded(capture) for capture in captured.layers)
-    captured = replace(captured, before=folded(captured.before), layers=layers_folded, after=folded(captured.after))
+    after_whole = completed(captured.after, captured.before) if captured.after.inputs else captured.after
+    captured = replace(captured, before=folded(captured.before), layers=layers_folded, after=folded(after_whole))
     walked = [_walk(captured, index) for index in range(len(captured.layers))]
     before = _flow(captured.before, (0,)) if captured.before.nodes else None
     after = _flow(captured.after, (0,)) if captured.after.nodes else None
@@ -119,9 +122,7 @@ def label(layer: Layer) -> str:
     return f"{mixer}_{ffn}" if ffn else mixer if mixer != "none" else "layer"
 
 
-def _block(
-    capture: Capture, layer: Layer, workload: Workload, kept: Storage, kind: str, tied: str = ""
-) -> Block:
+def _block(capture: Capture, layer: Layer, workload: Workload, kept: Storage, kind: str, tied: str = "") -> Block:
     """The block of one capture."""
     edge = kind if kind in ("embed", "head") else ""
     flow = layer.flow

@@ -70,7 +70,9 @@ def convolution(e: Emitter, step: Step) -> None:
         out.append(f"{step.name}_state_new")
         words.append(state)
     inputs.extend(e.weights(step))
-    op = Op(step.name, Pattern.CONTRACT, b.dims(" ".join(points + reduced)), tuple(inputs), tuple(out), tuple(reduced), 2)
+    op = Op(
+        step.name, Pattern.CONTRACT, b.dims(" ".join(points + reduced)), tuple(inputs), tuple(out), tuple(reduced), 2
+    )
     b.emit(op, *words)
     if kernel > 1:
         e.retyped[out[1]] = (Role.STATE, DType.BF16)

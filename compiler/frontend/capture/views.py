@@ -101,7 +101,9 @@ def _slice(walk: Walk, call: Call) -> tuple[Axes, ...]:
     extent, size = walk.atoms.extent(axes[dim]), call.shape[dim]
     start = call.number(2, "start")
     whole = walk.atoms.shrink(axes[dim], size)
-    axes[dim] = whole if whole is not None else walk.atoms.cut(axes[dim], start % extent, size, call.number(4, "step", 1))
+    axes[dim] = (
+        whole if whole is not None else walk.atoms.cut(axes[dim], start % extent, size, call.number(4, "step", 1))
+    )
     return (tuple(axes),)
 
 
@@ -254,6 +256,9 @@ _RULES: Final[tuple[tuple[str, View], ...]] = (
     ("constant_pad_nd pad", _pad),
     ("view_as_complex", _complex),
     ("view_as_real", _real),
-    ("clone contiguous _to_copy to alias detach dropout lift_fresh_copy type_as float half bfloat16 native_dropout", _same),
+    (
+        "clone contiguous _to_copy to alias detach dropout lift_fresh_copy type_as float half bfloat16 native_dropout",
+        _same,
+    ),
 )
 VIEWS: Final[dict[str, View]] = {f"aten.{name}": rule for names, rule in _RULES for name in names.split()}
