@@ -23,8 +23,9 @@ ACTIVATIONS: Final = frozenset(
 _TRANSCENDENTAL = "exp expm1 exp2 log log1p log2 sin cos atan2 acos"
 _ONE = (
     "add sub rsub mul div pow square sqrt rsqrt reciprocal abs sign clamp clamp_min clamp_max maximum minimum where "
-    "masked_fill floor ceil round trunc floor_divide remainder fmod lerp addcmul addcdiv threshold heaviside nan_to_num "
-    "eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not isnan isinf"
+    "masked_fill floor ceil round trunc floor_divide remainder fmod lerp addcmul addcdiv threshold heaviside "
+    "eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not isnan isinf "
+    "nan_to_num"
 )
 #: A change of sign, and what only places data: no operation of its own.
 _FREE = "neg fill tril triu roll flip"

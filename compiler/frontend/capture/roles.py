@@ -20,7 +20,7 @@ _ORDER = tuple(
             "attn",
             "norm q_a_proj q_a_norm q_proj q_b_proj k_proj v_proj q_norm k_norm q_rope q_scale kv_a_proj kv_a_norm",
         ),
-        ("attn", "kv_a_norm k_rope k_scale kv_b_proj core gate o_proj post_norm residual"),
+        ("attn", "k_rope k_scale kv_b_proj core gate o_proj post_norm residual"),
         ("ffn", "norm gate_proj up_proj act down_proj shared_gate_proj shared_up_proj shared_act shared_down_proj"),
         ("ffn", "router topk experts shared_gate add_shared post_norm residual"),
     )

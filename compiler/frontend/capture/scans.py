@@ -61,10 +61,9 @@ def convolution(e: Emitter, step: Step) -> None:
     inputs = list(e.read(*step.sources))
     out, words = [e.output(step)], [" ".join(points)]
     if kernel > 1:
-        e.names.sizes.setdefault("past", kernel - 1)
-        past = ["past" if e.names.sizes["past"] == kernel - 1 else f"past_{kernel - 1}"]
-        e.names.sizes[past[0]] = kernel - 1
-        state = f"batch {channels} {past[0]}"
+        past = "past" if e.names.sizes.get("past", kernel - 1) == kernel - 1 else f"past_{kernel - 1}"
+        e.names.sizes[past] = kernel - 1
+        state = f"batch {channels} {past}"
         if e.decode:
             inputs.append(b.enter(f"{step.name}_state", state, Role.STATE))
         out.append(f"{step.name}_state_new")
