@@ -1,6 +1,7 @@
 """`torch.export` of one module, and its program as the data of `ir`."""
 
 import operator
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,26 +31,28 @@ def export(name: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     import torch
 
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # torch.export warns about its own code
             exported = torch.export.export(module, args, kwargs, strict=False).run_decompositions({})
     except FAILURES as error:
         raise InputError(name, f"cannot be exported: {place_of(error, module)}: {reason(error)}") from error
-    return read(name, exported, prefix)
+    return read(name, exported, prefix, "inner" if getattr(module, "wraps", False) else "")
 
 
-def read(name: str, exported: Any, prefix: str) -> Program:
-    """An ExportedProgram as data."""
+def read(name: str, exported: Any, prefix: str, wrapper: str) -> Program:
+    """An ExportedProgram as data; `wrapper`: the name of the module proper inside of what was exported, or ""."""
     program = Program()
     specs = {spec.arg.name: spec for spec in exported.graph_signature.input_specs}
     values: dict[Any, Argument] = {}
     for node in exported.graph.nodes:
         if node.op == "placeholder":
-            _placeholder(program, node, specs[node.name], prefix, values)
+            _placeholder(program, node, specs[node.name], (prefix, wrapper + "."), values)
         elif node.op == "call_function" and node.target is operator.getitem:
             source, index = node.args
             values[node] = Ref(f"{source.name}.{index}")
         elif node.op == "call_function" and node.meta.get("val") is not None:
-            program.nodes.append(_node(name, node, values))
+            made = _node(name, node, values)
+            program.nodes.append(replace(made, module=made.module.removeprefix(wrapper).removeprefix(".")))
         elif node.op == "output":
             leaves = [_argument(arg, values) for arg in node.args[0]]
             program.results = [leaf.name for leaf in leaves if isinstance(leaf, Ref)]
@@ -58,7 +61,7 @@ def read(name: str, exported: Any, prefix: str) -> Program:
     return program
 
 
-def _placeholder(program: Program, node: Any, spec: Any, prefix: str, values: dict[Any, Argument]) -> None:
+def _placeholder(program: Program, node: Any, spec: Any, names: tuple[str, str], values: dict[Any, Argument]) -> None:
     import torch
 
     tensor = node.meta.get("val")
@@ -67,7 +70,7 @@ def _placeholder(program: Program, node: Any, spec: Any, prefix: str, values: di
         return
     values[node] = Ref(node.name)
     kind = spec.kind.name
-    key = "" if kind == "USER_INPUT" else prefix + str(spec.target)
+    key = "" if kind == "USER_INPUT" else names[0] + str(spec.target).removeprefix(names[1])
     value = _value(node.name, tensor, key)
     where = {"USER_INPUT": program.inputs, "PARAMETER": program.weights}.get(kind, program.buffers)
     where.append(value)
@@ -163,8 +166,3 @@ def refs(arguments: Iterable[Any]) -> list[str]:
 def uses(node: Node) -> list[str]:
     """The values a node reads, in order."""
     return refs((*node.args, *(value for _, value in node.kwargs)))
-
-
-def renamed(value: Value, key: str) -> Value:
-    """`value` with another checkpoint name."""
-    return replace(value, key=key)

@@ -4,7 +4,8 @@
 decided in `patches`. Schemas (b batch, t tokens, h heads, d head size):
 
     attention        q (b,h,t,d), k (b,h_kv,s,d), v (b,h_kv,s,dv) -> (b,t,h,dv); window, chunk: tokens, 0 for none;
-                     softcap: 0 for none; sinks (h); mask: an additive or boolean tensor the model itself made
+                     softcap: 0 for none; sinks (h); mask: an additive or boolean tensor the model itself made;
+                     indices (b,t,chosen): the keys a sparse indexer chose for each query
     experts          x (t,hidden), index and weights (t,slots), up/down and biases as the checkpoint has them
     gated_delta, kda q,k (b,t,h_k,d), v (b,t,h,dv), decay (b,t,h) or (b,t,h,d), beta (b,t,h) -> (b,t,h,dv)
     ssm_scan         x (b,t,h,d), dt (b,t,h), A (h), B,C (b,t,groups,state) -> (b,t,h,d)      (Mamba-2)
@@ -21,7 +22,7 @@ NAMESPACE = "rdutune"
 
 ATTENTION = (
     "(Tensor q, Tensor k, Tensor v, float scaling, bool causal, int window, int chunk, float softcap, Tensor? sinks, "
-    "Tensor? mask) -> Tensor"
+    "Tensor? mask, Tensor? indices) -> Tensor"
 )
 EXPERTS = (
     "(Tensor x, Tensor index, Tensor weights, Tensor up, Tensor down, Tensor? up_bias, Tensor? down_bias, "

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
+from compiler.frontend.capture.ir import TRACED_TOKENS
 from compiler.frontend.capture.leaves import NAMESPACE, define
 
 #: Attention implementations: without any mask, and with the mask that the model's own code reads (sparse indexers).
@@ -19,6 +20,9 @@ PLAIN, MASKED = NAMESPACE, f"{NAMESPACE}_masked"
 
 #: Tensors that attention functions are handed and that say nothing beyond the mask.
 IGNORED = frozenset({"position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "cache_position", "position_embeddings"})
+
+#: Tensors that become arguments of the attention operator.
+USED = frozenset({"s_aux", "sinks", "indices"})
 
 #: Kernels of transformers by their public name (the argument of `use_kernel_func_from_hub_with_fallback`).
 DECORATED = re.compile(r"@use_kernel_func_from_hub_with_fallback\(\s*\"(\w+)\"[^)]*\)\s*\ndef (\w+)")
@@ -31,10 +35,11 @@ def attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any
     """The attention function of transformers' interface: (b, h, t, d) in, ((b, t, h, dv), no weights) out."""
     import torch
 
-    unknown = sorted(k for k, v in given.items() if isinstance(v, torch.Tensor) and k not in IGNORED | {"s_aux"})
+    unknown = sorted(k for k, v in given.items() if isinstance(v, torch.Tensor) and k not in IGNORED | USED)
     mask = attention_mask
-    if unknown == ["position_bias"] and mask is None:
-        mask, unknown = given["position_bias"], []
+    if "position_bias" in unknown and mask is None:
+        mask = given["position_bias"]
+        unknown.remove("position_bias")
     if unknown:
         raise NotImplementedError(f"attention is given tensors that are not understood: {', '.join(unknown)}")
     scaling = given.get("scaling")
@@ -47,8 +52,9 @@ def attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any
         bool(getattr(module, "is_causal", True) if causal is None else causal),
         *_spans(module, given.get("sliding_window")),
         float(given.get("softcap") or 0.0),
-        given.get("s_aux"),
+        given.get("s_aux") if given.get("sinks") is None else given["sinks"],
         mask,
+        given.get("indices"),
     )
     return out, None
 
@@ -150,6 +156,22 @@ KERNELS: dict[str, Callable[..., Any]] = {
 }
 
 
+def dbrx_experts(module: Any, x: Any, index: Any, weights: Any) -> Any:
+    """`DbrxExperts.forward`: its three weights hold the experts one below the other, (experts * ffn, hidden)."""
+    import torch
+
+    mlp = module.mlp
+    gate, up, down = (w.view(module.num_experts, -1, module.hidden_size) for w in (mlp.w1, mlp.v1, mlp.w2))
+    flat, act = x.reshape(-1, module.hidden_size), type(mlp.activation_fn).__name__
+    both = torch.cat((gate, up), dim=1)
+    more = (None, None, None, act, "", True, False, False)
+    return torch.ops.rdutune.experts(flat, index, weights, both, down.transpose(1, 2), *more).view(x.shape)
+
+
+#: Classes whose forward is replaced because no registry of transformers reaches it.
+FORWARDS: dict[str, Callable[..., Any]] = {"DbrxExperts": dbrx_experts}
+
+
 @cache
 def registered() -> None:
     """Put attention and experts into transformers' registries (once a process). Imports torch and transformers."""
@@ -162,11 +184,42 @@ def registered() -> None:
         ALL_ATTENTION_FUNCTIONS.register(name, attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(MASKED, eager_mask)
     ALL_EXPERTS_FUNCTIONS.register(PLAIN, experts)
+    _register_sharing()
+
+
+def _register_sharing() -> None:
+    """Let a layer be exported that is handed the keys and values that other layers have put into a dictionary."""
+    from torch.utils import _pytree
+    from transformers.cache_utils import KVSharingDict
+
+    if KVSharingDict in _pytree.SUPPORTED_NODES:
+        return
+    _pytree.register_pytree_node(
+        KVSharingDict,
+        lambda shared: (list(shared.values()), list(shared)),
+        lambda values, keys: KVSharingDict(dict(zip(keys, values, strict=True))),
+        serialized_type_name="transformers.KVSharingDict",
+        flatten_with_keys_fn=lambda shared: ([(_pytree.MappingKey(k), v) for k, v in shared.items()], list(shared)),
+    )
+
+
+def use_masks(module: Any) -> bool:
+    """Make a model that runs without masks build them; whether there was anything to change."""
+    changed = False
+    for part in module.modules():
+        config = getattr(part, "config", None)
+        if config is not None and getattr(config, "_attn_implementation", None) == PLAIN:
+            config._attn_implementation = MASKED
+            changed = True
+    return changed
 
 
 @contextmanager
 def patched(module: Any) -> Iterator[None]:
-    """RMSNorm classes and recurrence kernels of `module` are semantic operators inside; as they were afterwards."""
+    """RMSNorm classes and recurrence kernels of `module` are semantic operators inside; as they were afterwards.
+
+    Rope tables are those of a short sequence: the update for longer ones only exchanges numbers.
+    """
     classes = {type(m) for m in module.modules()}
     with ExitStack() as stack:
         for cls in sorted((c for c in classes if _is_rms(c)), key=lambda c: c.__qualname__):
@@ -174,11 +227,43 @@ def patched(module: Any) -> Iterator[None]:
         for name in sorted({c.__module__ for c in classes if c.__module__.startswith("transformers.models")}):
             for local, kernel in _kernels(name).items():
                 stack.enter_context(_exchanged(sys.modules[name], local, kernel))
+        for cls in sorted((c for c in classes if c.__name__ in FORWARDS), key=lambda c: c.__qualname__):
+            stack.enter_context(_exchanged(cls, "forward", FORWARDS[cls.__name__]))
+        for cls in sorted((c for c in classes if c.__name__.endswith("RotaryEmbedding")), key=lambda c: c.__qualname__):
+            stack.enter_context(_exchanged(cls, "forward", inspect.unwrap(cls.forward)))
+        for name in sorted({c.__module__ for c in classes}):
+            if "torch.max(position_ids)" in _text(name):
+                stack.enter_context(_exchanged(sys.modules[name], "torch", _ShortPositions()))
         yield
 
 
+class _ShortPositions:
+    """torch, but the largest of the positions is known: rope tables ask whether the sequence is a long one."""
+
+    def __getattr__(self, name: str) -> Any:
+        import torch
+
+        return getattr(torch, name)
+
+    def max(self, values: Any, *more: Any, **given: Any) -> Any:
+        """torch.max; of integers alone, the last traced position."""
+        import torch
+
+        if more or given or values.is_floating_point():
+            return torch.max(values, *more, **given)
+        return TRACED_TOKENS - 1
+
+    def where(self, condition: Any, *values: Any) -> Any:
+        """torch.where; of a condition that is known, the value it chooses."""
+        import torch
+
+        if isinstance(condition, bool):
+            return values[0] if condition else values[1]
+        return torch.where(condition, *values)
+
+
 @contextmanager
-def _exchanged(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+def _exchanged(owner: Any, name: str, function: Any) -> Iterator[None]:
     """`owner.name` is `function` inside; afterwards it is what it was, inherited or its own."""
     own = name in vars(owner)
     before = vars(owner).get(name)
@@ -195,8 +280,13 @@ def _exchanged(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[
 @cache
 def _kernels(module: str) -> dict[str, Callable[..., Any]]:
     """The functions of a modeling file that stand for a kernel, and what replaces them."""
-    source = inspect.getsource(sys.modules[module])
-    return {local: KERNELS[public] for public, local in DECORATED.findall(source) if public in KERNELS}
+    return {local: KERNELS[public] for public, local in DECORATED.findall(_text(module)) if public in KERNELS}
+
+
+@cache
+def _text(module: str) -> str:
+    """The source of an imported module of transformers; "" for any other."""
+    return inspect.getsource(sys.modules[module]) if module.startswith("transformers.") else ""
 
 
 def _is_rms(cls: type) -> bool:

@@ -6,6 +6,7 @@ layer's number, or a window in some layers only, makes another kind of layer wit
 """
 
 import hashlib
+from collections import UserDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -17,12 +18,17 @@ from compiler.frontend.capture.failure import FAILURES, place_of, reason
 
 @dataclass(slots=True)
 class Call:
-    """One call of a layer: its number in the list, its arguments flattened, its outputs, its fingerprint."""
+    """One call of a layer: its number in the list, its arguments flattened, its outputs, its fingerprint.
+
+    stored: what the layer put into the containers it was given (keys and values shared with later layers), by the
+    number of the container and the key.
+    """
 
     layer: int
     leaves: list[Any]
     spec: Any
     outputs: Any = None
+    stored: dict[tuple[int, Any], Any] = field(default_factory=dict)
     print: str = ""
 
 
@@ -95,19 +101,36 @@ def record(opened: Any, run: Any, layers: Any) -> list[Call]:
 def _hooks(index: int, calls: list[Call], streams: list[Stream]) -> tuple[Any, Any]:
     from torch.utils import _pytree
 
+    seen: list[dict[Any, Any]] = []
+
     def before(module: Any, args: Any, kwargs: Any) -> None:
+        seen[:] = [dict(container) for container in containers(args, kwargs)]
         leaves, spec = _pytree.tree_flatten((args, kwargs))
         calls.append(Call(index, leaves, spec))
         streams.append(Stream())
         streams[-1].add([leaf for leaf in leaves if not _is_index(leaf, index)])
 
     def after(module: Any, args: Any, kwargs: Any, outputs: Any) -> None:
-        stream = streams.pop()
-        stream.add(outputs)
-        calls[-1].outputs = outputs
+        stream, calls[-1].outputs = streams.pop(), outputs
+        calls[-1].stored = _stored(seen, containers(args, kwargs))
+        stream.add([outputs, *calls[-1].stored.values()])
         calls[-1].print = stream.digest.hexdigest()
 
     return before, after
+
+
+def containers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The dictionaries among the arguments of a layer, in order."""
+    return [given for given in (*args, *kwargs.values()) if isinstance(given, (dict, UserDict))]
+
+
+def _stored(before: list[dict[Any, Any]], after: list[Any]) -> dict[tuple[int, Any], Any]:
+    return {
+        (number, key): value
+        for number, (old, new) in enumerate(zip(before, after, strict=True))
+        for key, value in new.items()
+        if old.get(key) is not value
+    }
 
 
 def _is_index(leaf: Any, index: int) -> bool:

@@ -6,6 +6,7 @@ Promises: never the network, never code named by a config (`auto_map`). A Python
 import json
 import os
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -65,21 +66,28 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
         return named, values
     classes = outer.get("architectures")
     for architecture in classes if isinstance(classes, list) else []:
-        for model_type, class_name in sorted(_causal_names().items()):
-            if class_name == architecture and model_type in known:
-                return model_type, values
+        same = [name for name, class_name in _causal_names().items() if class_name == architecture and name in known]
+        # several types share a class; the one it is called after comes first
+        for model_type in sorted(same, key=lambda name: (not _called(architecture, name), name)):
+            return model_type, values
     raise _unknown(f"{path}: model_type", str(named))
+
+
+def _called(architecture: str, model_type: str) -> bool:
+    return architecture.lower().startswith(model_type.replace("_", ""))
 
 
 def configuration(where: str, model_type: str, values: dict[str, Any]) -> Any:
     """The transformers configuration of a type, with `values` over its class defaults; the language part of it."""
+    from huggingface_hub.errors import StrictDataclassError
+
     known = _mapping()
     if model_type not in known:
         raise _unknown(where, model_type)
     kept = {key: value for key, value in values.items() if key not in DROPPED}
     try:
         config = known[model_type](**kept)
-    except FAILURES as error:
+    except (*FAILURES, StrictDataclassError) as error:
         raise InputError(where, f"{model_type} does not accept this configuration: {reason(error)}") from error
     for key in NESTED:
         inner = getattr(config, key, None)
@@ -106,7 +114,7 @@ def build(name: str, config: Any) -> Opened:
                     errors.append(reason(error))
                     continue
                 module.eval()
-                _use_experts(module, PLAIN)
+                _prepare(module, PLAIN)
                 return Opened(name, config.model_type, module, mode, config)
     right = "its configuration class may need values that its defaults do not have; give a config.json"
     raise InputError(name, f"cannot be built: {errors[0] if errors else 'no model class for its type'}", right)
@@ -141,14 +149,18 @@ def _from_config(auto: Any, config: Any, attention: str | None) -> Any:
     import torch
 
     more = {} if attention is None else {"attn_implementation": attention}
-    return auto.from_config(config, dtype=torch.bfloat16, trust_remote_code=False, **more)
+    # a class that refuses an attention implementation leaves its name in the configuration
+    return auto.from_config(deepcopy(config), dtype=torch.bfloat16, trust_remote_code=False, **more)
 
 
-def _use_experts(module: Any, name: str) -> None:
+def _prepare(module: Any, experts: str) -> None:
+    """Routed experts become one operator, and no cache object is made (some classes ask only the configuration)."""
     for part in module.modules():
         config = getattr(part, "config", None)
         if config is not None and hasattr(config, "_experts_implementation"):
-            config._experts_implementation = name
+            config._experts_implementation = experts
+        if config is not None and hasattr(config, "use_cache"):
+            config.use_cache = False
 
 
 def _open_python(place: Place) -> Opened:

@@ -7,7 +7,7 @@ from typing import Any
 from compiler.errors import InputError
 from compiler.frontend.capture.export import Program, uses
 from compiler.frontend.capture.ir import Capture, Node, Value
-from compiler.frontend.capture.record import Call
+from compiler.frontend.capture.record import Call, containers
 
 LAYER = "rdutune.layer.default"
 
@@ -28,12 +28,17 @@ def _stub(layer: Any, calls: list[tuple[int, Call]]) -> Any:
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             number, call = calls[self._count % len(calls)]
             self.__dict__["_count"] += 1
-            leaves, spec = _pytree.tree_flatten(call.outputs)
+            leaves, spec = _pytree.tree_flatten((call.outputs, list(call.stored.values())))
             made = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
             given = [x for x in _pytree.tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
             ranks, sizes = [t.dim() for t in made], [size for t in made for size in t.shape]
             out = iter(torch.ops.rdutune.layer(given, number, ranks, sizes, [t.dtype for t in made]))
-            return _pytree.tree_unflatten([next(out) if isinstance(x, torch.Tensor) else x for x in leaves], spec)
+            filled = [next(out) if isinstance(x, torch.Tensor) else x for x in leaves]
+            outputs, stored = _pytree.tree_unflatten(filled, spec)
+            shared = containers(args, kwargs)
+            for (place, key), value in zip(call.stored, stored, strict=True):
+                shared[place][key] = value
+            return outputs
 
     return Stub()
 

@@ -6,7 +6,6 @@
 
 import inspect
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from compiler.errors import InputError
 from compiler.frontend.capture import cache
 from compiler.frontend.capture.export import capture as as_capture
 from compiler.frontend.capture.export import export
-from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Captured, Value
-from compiler.frontend.capture.record import Call, kinds, layer_list, record
+from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Captured
+from compiler.frontend.capture.record import Call, containers, kinds, layer_list, record
 from compiler.frontend.capture.source import Opened, open_module
 from compiler.frontend.capture.surround import cut, stubbed
 
@@ -49,7 +48,7 @@ def trace(opened: Opened) -> Captured:
 def _layered(opened: Opened, found: tuple[str, Any], runnable: tuple[Any, tuple[Any, ...], dict[str, Any]]) -> Captured:
     wrapper, args, kwargs = runnable
     path, layers = found
-    calls = record(opened, lambda: wrapper(*args, **kwargs), layers)
+    calls = _recorded(opened, lambda: wrapper(*args, **kwargs), layers)
     if not calls:
         raise InputError(opened.name, f"its forward does not call the layers of {path}")
     sequence, firsts = kinds(calls)
@@ -61,7 +60,22 @@ def _layered(opened: Opened, found: tuple[str, Any], runnable: tuple[Any, tuple[
         program = export(opened.name, wrapper, args, kwargs, "")
     before, after, feeds = cut(opened.name, program)
     fed = tuple(_hidden_first(feeds[first], calls[first], calls[first - 1] if first else None) for first in firsts)
-    return _captured(opened, (_named(before), distinct, _named(after)), sequence, fed, calls)
+    return _captured(opened, (before, distinct, after), sequence, fed, calls)
+
+
+def _recorded(opened: Opened, run: Any, layers: Any) -> list[Call]:
+    """The calls of the layers; with masks where the model's own code reads one (a sparse indexer does)."""
+    from compiler.frontend.capture.patches import use_masks
+
+    try:
+        return record(opened, run, layers)
+    except InputError as error:
+        if not use_masks(opened.module):
+            raise
+        try:
+            return record(opened, run, layers)
+        except InputError as again:
+            raise InputError(again.where, f"{again.what}; without masks it {error.what}") from error
 
 
 def _layer(opened: Opened, path: str, layer: Any, call: Call, kind: int) -> Capture:
@@ -69,8 +83,28 @@ def _layer(opened: Opened, path: str, layer: Any, call: Call, kind: int) -> Capt
 
     args, kwargs = _pytree.tree_unflatten(call.leaves, call.spec)
     prefix = path.rpartition(".")[0] + ".{layer}."
-    program = export(f"{opened.name}: {path}", layer, tuple(args), dict(kwargs), prefix)
+    module = _storing(layer, call) if call.stored else layer
+    program = export(f"{opened.name}: {path}", module, tuple(args), dict(kwargs), prefix)
     return as_capture(f"layer{kind}", program, _hidden_number(call))
+
+
+def _storing(layer: Any, call: Call) -> Any:
+    """`layer`, with what it stores for later layers among its outputs."""
+    import torch
+
+    class Storing(torch.nn.Module):  # type: ignore[misc]
+        wraps = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = layer
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            out = self.inner(*args, **kwargs)
+            shared = containers(args, kwargs)
+            return out, [shared[place][key] for place, key in call.stored]
+
+    return Storing()
 
 
 def _tensors(leaves: list[Any]) -> list[Any]:
@@ -97,20 +131,10 @@ def _hidden_first(feed: tuple[str, ...], call: Call, previous: Call | None) -> t
 def _whole(opened: Opened, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
     """A module without a list of layers: all of it is one layer."""
     program = export(opened.name, wrapper, args, kwargs, "")
-    made = _named(as_capture("layer0", program, 0))
+    made = as_capture("layer0", program, 0)
     around = tuple(Capture(label, (), (), (), ()) for label in ("before", "after"))
     feed = ("",) * len(made.inputs)
     return _captured(opened, (around[0], (made,), around[1]), (0,), (feed,), [])
-
-
-def _named(part: Capture) -> Capture:
-    """Names of the model, not of the wrapper that was exported around it."""
-    nodes = tuple(replace(node, module=node.module.removeprefix("inner").removeprefix(".")) for node in part.nodes)
-    return replace(part, weights=_stripped(part.weights), buffers=_stripped(part.buffers), nodes=nodes)
-
-
-def _stripped(values: tuple[Value, ...]) -> tuple[Value, ...]:
-    return tuple(replace(value, key=value.key.removeprefix("inner.")) for value in values)
 
 
 def _runnable(opened: Opened) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -118,6 +142,8 @@ def _runnable(opened: Opened) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     import torch
 
     class Wrapper(torch.nn.Module):  # type: ignore[misc]
+        wraps = True
+
         def __init__(self) -> None:
             super().__init__()
             self.inner = opened.module
@@ -199,4 +225,7 @@ def _facts(opened: Opened, after: Capture, calls: list[Call]) -> tuple[tuple[str
     if indices != tuple(range(len(indices))):
         facts["layer_index"] = indices
     facts["versions"] = tuple(versions())
+    scalars = vars(opened.config).items() if opened.config is not None else ()
+    kept = [(k, v) for k, v in scalars if isinstance(v, (bool, int, float, str)) and not k.startswith("_")]
+    facts["config"] = tuple(sorted(kept))
     return tuple(sorted(facts.items()))
