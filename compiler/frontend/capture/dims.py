@@ -91,13 +91,14 @@ def name_dims(layer: Layer, names: Names, hidden: Axis, weights: dict[str, str])
             _name_attention(layer, names, step)
         elif step.kind is Kind.RECURRENCE:
             _recurrence(layer, names, step)
-        elif step.kind is Kind.CONV:
-            names.give(step.reduced[:1], "kernel")
-            names.give(layer.flow.seen[step.outputs[0]].axes[1], "channels")
         elif step.name in _ROWS:
             names.give(layer.flow.seen[step.outputs[0]].axes[-1], _ROWS[step.name])
         elif step.name == "embed.gather":
             names.give(layer.flow.seen[step.weights[0]].axes[0], "vocab")
+    for step in layer.steps:
+        if step.kind is Kind.CONV:
+            names.give(step.reduced[:1], "kernel")
+            names.give(layer.flow.seen[step.outputs[0]].axes[1], "channels")
     for value, key in weights.items():
         parts = key.removesuffix(".weight").split(".")
         stem = next((part for part in reversed(parts) if part.isidentifier()), "weight")

@@ -191,12 +191,19 @@ class Namer:
             below = self.layer.users(step)
             if step.name or not 1 <= len(above) <= 2 or len(below) != 1 or below[0].kind is not Kind.CONTRACT:
                 continue
-            if any(source.kind is not Kind.CONTRACT or source.name for source in above) or below[0].name:
-                continue
             gate = next((source for source in above if _activated(self.layer.flow, step, source)), None)
-            if gate is None or len(step.sources) != len(above):
+            if gate is None or len(step.sources) != len(above) or below[0].name:
                 continue
-            self._swiglu(step, gate, [s for s in above if s is not gate], below[0], "ffn.shared_" if routed else "ffn.")
+            ups = [self._projection(source) for source in above if source is not gate]
+            gate = self._projection(gate)
+            if any(source.kind is not Kind.CONTRACT or source.name for source in (gate, *ups)):
+                continue
+            self._swiglu(step, gate, ups, below[0], "ffn.shared_" if routed else "ffn.")
+
+    def _projection(self, step: Step) -> Step:
+        """The projection a convolution reads, else the step itself."""
+        above = self.layer.sources(step)
+        return above[0] if step.kind is Kind.CONV and len(above) == 1 else step
 
     def _swiglu(self, act: Step, gate: Step, ups: list[Step], down: Step, prefix: str) -> None:
         if f"{prefix}act" in self.taken:
