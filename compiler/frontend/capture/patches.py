@@ -9,9 +9,11 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from copy import copy
 from functools import cache
 from typing import Any
 
+from compiler.frontend.capture.failure import FAILURES
 from compiler.frontend.capture.ir import TRACED_TOKENS
 from compiler.frontend.capture.leaves import NAMESPACE, define
 
@@ -26,9 +28,6 @@ USED = frozenset({"s_aux", "sinks", "indices"})
 
 #: Kernels of transformers by their public name (the argument of `use_kernel_func_from_hub_with_fallback`).
 DECORATED = re.compile(r"@use_kernel_func_from_hub_with_fallback\(\s*\"(\w+)\"[^)]*\)\s*\ndef (\w+)")
-
-#: Gemma's RMSNorm multiplies by one plus its weight.
-OFFSET = re.compile(r"1(?:\.0)?\s*\+\s*self\.weight|self\.weight(?:\.float\(\))?\s*\+\s*1")
 
 
 def attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any = None, **given: Any) -> Any:
@@ -168,8 +167,20 @@ def dbrx_experts(module: Any, x: Any, index: Any, weights: Any) -> Any:
     return torch.ops.rdutune.experts(flat, index, weights, both, down.transpose(1, 2), *more).view(x.shape)
 
 
+def longcat_experts(module: Any, x: Any, index: Any, weights: Any) -> Any:
+    """`LongcatFlashExperts.forward`: indices beyond the routed experts are identities (`gate` says from which on)."""
+    import torch
+
+    act, gate = type(module.act_fn).__name__, f"identity_from={module.num_routed_experts}"
+    more = (None, None, None, act, gate, True, False, False)
+    return torch.ops.rdutune.experts(x, index, weights, module.gate_up_proj, module.down_proj, *more)
+
+
 #: Classes whose forward is replaced because no registry of transformers reaches it.
-FORWARDS: dict[str, Callable[..., Any]] = {"DbrxExperts": dbrx_experts}
+FORWARDS: dict[str, Callable[..., Any]] = {
+    "DbrxExperts": dbrx_experts,
+    "LongcatFlashExperts": longcat_experts,
+}
 
 
 @cache
@@ -222,14 +233,19 @@ def patched(module: Any) -> Iterator[None]:
     """
     classes = {type(m) for m in module.modules()}
     with ExitStack() as stack:
-        for cls in sorted((c for c in classes if _is_rms(c)), key=lambda c: c.__qualname__):
-            stack.enter_context(_exchanged(cls, "forward", _rms_forward(cls)))
+        norms = [part for part in module.modules() if _is_rms(type(part))]
+        for cls in sorted({type(part) for part in norms}, key=lambda c: c.__qualname__):
+            forward = _rms_forward(cls, [part for part in norms if type(part) is cls])
+            stack.enter_context(_exchanged(cls, "forward", forward))
         for name in sorted({c.__module__ for c in classes if c.__module__.startswith("transformers.models")}):
             for local, kernel in _kernels(name).items():
                 stack.enter_context(_exchanged(sys.modules[name], local, kernel))
         for cls in sorted((c for c in classes if c.__name__ in FORWARDS), key=lambda c: c.__qualname__):
             stack.enter_context(_exchanged(cls, "forward", FORWARDS[cls.__name__]))
-        for cls in sorted((c for c in classes if c.__name__.endswith("RotaryEmbedding")), key=lambda c: c.__qualname__):
+        ropes = (
+            c for c in classes if c.__name__.endswith("RotaryEmbedding") and c.__module__.startswith("transformers.")
+        )
+        for cls in sorted(ropes, key=lambda c: c.__qualname__):
             stack.enter_context(_exchanged(cls, "forward", inspect.unwrap(cls.forward)))
         for name in sorted({c.__module__ for c in classes}):
             if "torch.max(position_ids)" in _text(name):
@@ -290,37 +306,62 @@ def _text(module: str) -> str:
 
 
 def _is_rms(cls: type) -> bool:
-    """Whether a class is the plain RMSNorm of one tensor (gated ones keep their own nodes)."""
-    import torch
-
-    if not cls.__name__.endswith(("RMSNorm", "T5LayerNorm")):
-        return False
-    if cls is torch.nn.RMSNorm:
-        return True
+    """Whether a class may be the RMSNorm of one tensor (gated ones keep their own nodes)."""
     takes = list(inspect.signature(cls.forward).parameters)  # type: ignore[attr-defined]
-    return len(takes) == 2 and "rsqrt" in _source(cls)
+    return cls.__name__.endswith(("RMSNorm", "T5LayerNorm")) and len(takes) == 2
 
 
-def _source(cls: type) -> str:
-    """The text of the class and of those it inherits from (`_norm` is often inherited); "" for classes typed in."""
-    import torch
-
-    try:
-        return "\n".join(inspect.getsource(c) for c in cls.__mro__ if c not in (object, torch.nn.Module))
-    except (OSError, TypeError):
-        return ""
-
-
-def _rms_forward(cls: type) -> Callable[[Any, Any], Any]:
-    offset = 1.0 if OFFSET.search(_source(cls)) else 0.0
+def _rms_forward(cls: Any, norms: list[Any]) -> Callable[[Any, Any], Any]:
+    """A forward that is one operator for modules that are proven to compute it, and the class's own for others."""
+    original = cls.forward
+    offsets: dict[bool, float | None] = {}
+    for norm in norms:
+        bare = getattr(norm, "weight", None) is None
+        if bare not in offsets:
+            offsets[bare] = _offset(norm, original)
 
     def forward(self: Any, x: Any) -> Any:
         import torch
 
         weight = getattr(self, "weight", None)
-        return torch.ops.rdutune.rms_norm(x, weight, _eps(self), 0.0 if weight is None else offset)
+        offset = offsets[weight is None]
+        if offset is None or (weight is not None and weight.dim() != 1):
+            return original(self, x)
+        return torch.ops.rdutune.rms_norm(x, weight, _eps(self), offset)
 
     return forward
+
+
+def _offset(module: Any, forward: Callable[[Any, Any], Any]) -> float | None:
+    """What an RMSNorm adds to its weight (0; Gemma's 1), or None if it computes something else.
+
+    Found by running the class's forward on numbers: names do not tell (one called UnweightedRMSNorm returns the
+    factor alone).
+    """
+    import torch
+    from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+    weight = getattr(module, "weight", None)
+    if [name for name, _ in module.named_parameters()] != ([] if weight is None else ["weight"]):
+        return None
+    if weight is not None and weight.dim() != 1:
+        return None
+    size = 8 if weight is None else weight.shape[0]
+    with unset_fake_temporarily(), torch.no_grad():
+        x = torch.linspace(-1.0, 2.0, 2 * size).view(1, 2, size)
+        scale = torch.linspace(0.5, 1.5, size)
+        trial = copy(module)
+        trial._parameters = {} if weight is None else {"weight": torch.nn.Parameter(scale, requires_grad=False)}
+        try:
+            out = forward(trial, x)
+        except FAILURES:
+            return None
+        normal = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + _eps(module))
+        for offset in (0.0,) if weight is None else (0.0, 1.0):
+            right = normal if weight is None else normal * (scale + offset)
+            if isinstance(out, torch.Tensor) and out.shape == x.shape and torch.allclose(out, right, atol=1e-4):
+                return offset
+    return None
 
 
 def _eps(module: Any) -> float:

@@ -89,9 +89,11 @@ def configuration(where: str, model_type: str, values: dict[str, Any]) -> Any:
         config = known[model_type](**kept)
     except (*FAILURES, StrictDataclassError) as error:
         raise InputError(where, f"{model_type} does not accept this configuration: {reason(error)}") from error
+    from transformers import AutoModelForCausalLM
+
     for key in NESTED:
         inner = getattr(config, key, None)
-        if inner is not None and getattr(inner, "model_type", "") in known:
+        if inner is not None and type(inner) in AutoModelForCausalLM._model_mapping:
             return inner
     return config
 
