@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hand_captures import HIDDEN, T, Writer, grouped_attention, latent_attention
 
 from agent.presets import PRESETS, preset
 from compiler.errors import InputError
@@ -20,7 +21,6 @@ from compiler.ir.graph import Block, Graph, Pattern, Phase, Role, Workload
 from compiler.pipeline import compile_schedule
 from compiler.program import Program
 from compiler.target import load_target
-from tests.frontend.hand_captures import HIDDEN, T, Writer, grouped_attention, latent_attention
 
 DECODE = Workload(Phase.DECODE, 2, 32, 1)
 PREFILL = Workload(Phase.PREFILL, 2, 32, 1)
@@ -235,10 +235,9 @@ def _compiles(graph: Graph, target: Any) -> None:
 def test_a_novel_block_has_the_flops_torch_counts(traced: Callable[[str], Captured]) -> None:
     """A gated MLP with a depthwise convolution and grouped attention."""
     torch = pytest.importorskip("torch")
+    from novel_module import BATCH, TOKENS, make, model
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
-
-    from tests.frontend.novel_module import BATCH, TOKENS, make, model
 
     file = Path(__file__).with_name("novel_module.py")
     captured = traced(f"{file}:{make.__name__}")

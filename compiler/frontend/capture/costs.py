@@ -22,10 +22,10 @@ ACTIVATIONS: Final = frozenset(
 #: Exponentials and logarithms: 4 operations, as in the activation they are a part of.
 _TRANSCENDENTAL = "exp expm1 exp2 log log1p log2 sin cos atan2 acos"
 _ONE = (
-    "add sub rsub mul div pow square sqrt rsqrt reciprocal abs sign clamp clamp_min clamp_max maximum minimum where "
-    "masked_fill floor ceil round trunc floor_divide remainder fmod lerp addcmul addcdiv threshold heaviside "
-    "eq ne lt le gt ge logical_and logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not isnan isinf "
-    "nan_to_num"
+    "add sub rsub mul multiply div divide subtract pow square sqrt rsqrt reciprocal abs sign clamp clamp_min clamp_max "
+    "maximum minimum where masked_fill floor ceil round trunc floor_divide remainder fmod lerp addcmul addcdiv "
+    "threshold heaviside eq ne lt le gt ge logical_and logical_or logical_not logical_xor "
+    "bitwise_and bitwise_or bitwise_not isnan isinf nan_to_num"
 )
 #: A change of sign, and what only places data: no operation of its own.
 _FREE = "neg fill tril triu roll flip"

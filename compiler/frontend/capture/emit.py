@@ -100,7 +100,8 @@ class Emitter:
         if value in self.tensor:
             return self.tensor[value][0]
         found = self.weight_value(value)
-        key = self.tied if self.tied and op == "head.lm_head" else found.key
+        embedding = self.tied and op == "head.lm_head" and len(found.shape) > 1
+        key = self.tied if embedding else found.key
         taken = {tensor for names in self.tensor.values() for tensor in names}
         number, name = 2, f"{prefix}{op}"
         while name in taken:
@@ -123,7 +124,7 @@ class Emitter:
     def output(self, step: Step, place: int = 0) -> str:
         """The tensor name of an output of a step."""
         value = step.outputs[place]
-        if value in self.layer.flow.seen[self.capture.outputs[0]].roots:
+        if self.layer.flow.seen[self.capture.outputs[0]].roots == (value,):
             return {"": "y", "embed": "y", "head": "logits"}[self.edge]
         name = _OUTPUTS.get(step.name, f"{step.name}_out")
         return name if place == 0 else f"{name}_{place + 1}"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from compiler.frontend.capture.eager import joined
 from compiler.frontend.capture.fused import taken_apart
 from compiler.frontend.capture.ir import Argument, Capture, Node, Ref
 from compiler.frontend.capture.seen import Call
@@ -11,7 +12,8 @@ _CASTS = frozenset({"aten._to_copy", "aten.to", "aten.clone", "aten.type_as", "a
 
 def folded(capture: Capture) -> Capture:
     """`capture` with every written-out norm as one node and fused projections as several."""
-    return taken_apart(_Norms(_once(capture)).run())
+    whole = joined(_once(capture))
+    return taken_apart(_Norms(replace(whole, nodes=tuple(_live(list(whole.nodes), whole.outputs)))).run())
 
 
 def completed(after: Capture, before: Capture) -> Capture:

@@ -77,6 +77,10 @@ class Flow(Walk):
         """Append the step of a node whose outputs have `axes`."""
         names = call.refs()
         roots = self.roots(names)
+        if any(self.atoms.flat(one).count(self.atoms.tokens) > 1 for one in axes):
+            self.unsupported.append(
+                Unsupported(call.node, "has a row for every two tokens outside a semantic operator")
+            )
         for value, one in zip(call.node.outputs, axes, strict=True):
             self.seen[value.name] = Seen(one, (value.name,), Origin.DATA)
         step = Step(

@@ -247,7 +247,7 @@ _RULES: Final[tuple[tuple[str, View], ...]] = (
     ("select", _select),
     ("unbind", _unbind),
     ("split split_with_sizes chunk tensor_split", _split),
-    ("cat concat", _cat),
+    ("cat concat concatenate", _cat),
     ("stack", _stack),
     ("repeat_interleave", _repeat_interleave),
     ("repeat", _repeat),

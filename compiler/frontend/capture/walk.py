@@ -44,7 +44,7 @@ def _step(flow: Flow, call: Call) -> None:
         return None
     if call.name != "aten.embedding" and flow.origin(call.refs()) is not Origin.DATA:
         return _constant(flow, call)
-    if call.name == "aten.cat" and _permutes(flow, call):
+    if call.name in ("aten.cat", "aten.concat", "aten.concatenate") and _permutes(flow, call):
         return None
     if view(flow, call):
         return None
