@@ -60,7 +60,8 @@ def _layered(opened: Opened, found: tuple[str, Any], runnable: tuple[Any, tuple[
         program = export(opened.name, wrapper, args, kwargs, "")
     before, after, feeds = cut(opened.name, program)
     fed = tuple(_hidden_first(feeds[first], calls[first], calls[first - 1] if first else None) for first in firsts)
-    return _captured(opened, (before, distinct, after), sequence, fed, calls)
+    used = [layers[index] for index in dict.fromkeys(call.layer for call in calls)]
+    return _captured(opened, (before, distinct, after), sequence, fed, calls, used)
 
 
 def _recorded(opened: Opened, run: Any, layers: Any) -> list[Call]:
@@ -134,7 +135,7 @@ def _whole(opened: Opened, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str
     made = as_capture("layer0", program, 0)
     around = tuple(Capture(label, (), (), (), ()) for label in ("before", "after"))
     feed = ("",) * len(made.inputs)
-    return _captured(opened, (around[0], (made,), around[1]), (0,), (feed,), [])
+    return _captured(opened, (around[0], (made,), around[1]), (0,), (feed,), [], [])
 
 
 def _runnable(opened: Opened) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
@@ -188,6 +189,7 @@ def _captured(
     sequence: tuple[int, ...],
     feeds: tuple[tuple[str, ...], ...],
     calls: list[Call],
+    layer_modules: list[Any],
 ) -> Captured:
     before, layers, after = parts
     module = opened.module
@@ -200,7 +202,7 @@ def _captured(
         after=after,
         tied=_tied(module),
         params=sum(p.numel() for p in module.parameters()),
-        facts=_facts(opened, after, calls),
+        facts=_facts(opened, calls, _unused(module, parts, layer_modules)),
         feeds=feeds,
     )
 
@@ -214,9 +216,18 @@ def _tied(module: Any) -> bool:
     return weight is not None and weight is getattr(embed, "weight", None)
 
 
-def _facts(opened: Opened, after: Capture, calls: list[Call]) -> tuple[tuple[str, Any], ...]:
-    from compiler.frontend.capture.cache import versions
+def _unused(module: Any, parts: tuple[Capture, tuple[Capture, ...], Capture], layers: list[Any]) -> dict[str, Any]:
+    """Parameters that no captured part owns (a vision tower, cross attention without an image), and where they are."""
+    named = {w.key for part in (parts[0], *parts[1], parts[2]) for w in part.weights}
+    owned = {id(p) for layer in layers for p in layer.parameters()}
+    rest = [(name, p) for name, p in module.named_parameters() if name not in named and id(p) not in owned]
+    if not rest:
+        return {}
+    places = dict.fromkeys(".".join(name.split(".")[:3]) for name, _ in rest)
+    return {"unused_params": sum(p.numel() for _, p in rest), "unused_modules": tuple(places)}
 
+
+def _facts(opened: Opened, calls: list[Call], unused: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
     facts: dict[str, Any] = {"class": type(opened.module).__name__, "tokens": TRACED_TOKENS}
     for key, names in (("hidden", ("hidden_size", "d_model", "n_embd")), ("vocab", ("vocab_size",))):
         value = next((getattr(opened.config, name) for name in names if hasattr(opened.config, name)), None)
@@ -224,7 +235,7 @@ def _facts(opened: Opened, after: Capture, calls: list[Call]) -> tuple[tuple[str
     indices = tuple(call.layer for call in calls)
     if indices != tuple(range(len(indices))):
         facts["layer_index"] = indices
-    facts["versions"] = tuple(versions())
+    facts |= {"versions": tuple(cache.versions()), **unused}
     scalars = vars(opened.config).items() if opened.config is not None else ()
     kept = [(k, v) for k, v in scalars if isinstance(v, (bool, int, float, str)) and not k.startswith("_")]
     facts["config"] = tuple(sorted(kept))
