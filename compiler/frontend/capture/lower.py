@@ -4,7 +4,7 @@ Needs no torch. One block a distinct layer, between the embedding and the head; 
 the context come from the workload, everything else from the shapes of the trace.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from compiler.errors import InputError
 from compiler.frontend.builder import BlockBuilder
@@ -16,7 +16,7 @@ from compiler.frontend.capture.groups import grouped
 from compiler.frontend.capture.ir import Capture, Captured
 from compiler.frontend.capture.latent import Layer
 from compiler.frontend.capture.roles import named
-from compiler.frontend.capture.seen import Call
+from compiler.frontend.capture.seen import Call, Origin
 from compiler.frontend.capture.steps import Flow, Kind, Step
 from compiler.frontend.capture.walk import walk_capture
 from compiler.frontend.quant import CHOICES, Storage
@@ -34,32 +34,77 @@ def lower(captured: Captured, workload: Workload, storage: Storage | None = None
     Raises InputError for every operator that cannot be lowered, all of them in one message.
     """
     kept = storage or traced_storage(captured, workload.weights)
-    layers_folded = tuple(folded(capture) for capture in captured.layers)
-    after_whole = completed(captured.after, captured.before) if captured.after.inputs else captured.after
-    captured = replace(captured, before=folded(captured.before), layers=layers_folded, after=folded(after_whole))
-    walked = [_walk(captured, index) for index in range(len(captured.layers))]
-    before = _flow(captured.before, (0,)) if captured.before.nodes else None
-    after = _flow(captured.after, (0,)) if captured.after.nodes else None
+    captured = _regular(captured)
+    before = walk_capture(captured.before, _inputs(captured.before, (0,))) if captured.before.nodes else None
+    after = walk_capture(captured.after, _inputs(captured.after, (0,))) if captured.after.nodes else None
+    fed = tuple(_fed(captured, before, index) for index in range(len(captured.layers)))
+    walked = [walk_capture(layer, _inputs(layer, fed[i])) for i, layer in enumerate(captured.layers)]
     _refuse(captured.model, [flow for flow in (before, *walked, after) if flow is not None])
     layers = [_layer(capture, flow) for capture, flow in zip(captured.layers, walked, strict=True)]
+    for capture, layer, feed in zip(captured.layers, layers, captured.feeds, strict=False):
+        _refuse_between(captured.model, capture, layer, feed)
     kinds = name_kinds([(label(layer), index) for index, layer in enumerate(layers)])
-    blocks: list[Block] = []
-    if before is not None:
-        blocks.append(_block(captured.before, _layer(captured.before, before, "embed"), workload, kept, "embed"))
-    for capture, layer, kind in zip(captured.layers, layers, kinds, strict=True):
-        blocks.append(_block(capture, layer, workload, kept, kind))
+    blocks = [
+        _block(_Part(capture, layer, kind), workload, kept)
+        for capture, layer, kind in zip(captured.layers, layers, kinds, strict=True)
+    ]
     sequence = [kinds[index] for index in captured.sequence]
     if before is not None:
+        given = tuple(dict.fromkeys(name for i, places in enumerate(fed) for name in _feeds(captured, i, places[1:])))
+        layer = _layer(captured.before, before, "embed", given)
+        blocks.insert(0, _block(_Part(captured.before, layer, "embed", more=given), workload, kept))
         sequence.insert(0, "embed")
     if after is not None:
-        tail = _edge_workload(workload)
-        layer = _layer(captured.after, after, "head")
-        blocks.append(_block(captured.after, layer, tail, kept, "head", _tied_key(captured)))
-        sequence.append("head")
-        if "vocab" in {dim.name for dim in blocks[-1].tensor["logits"].dims}:
-            blocks.append(_sample(blocks[-1], kept))
-            sequence.append("sample")
+        ends = _ends(captured, after, workload, kept)
+        blocks.extend(ends)
+        sequence.extend(block.kind for block in ends)
     return Graph(captured.model, captured.model_type, tuple(blocks), tuple(sequence), workload)
+
+
+def _regular(captured: Captured) -> Captured:
+    """`captured` with every part folded, and of each layer the hidden states only: what is cached is no output."""
+    after = completed(captured.after, captured.before) if captured.after.inputs else captured.after
+    layers = tuple(folded(replace(capture, outputs=capture.outputs[:1])) for capture in captured.layers)
+    return replace(captured, before=folded(captured.before), layers=layers, after=folded(after))
+
+
+def _feeds(captured: Captured, index: int, places: tuple[int, ...]) -> tuple[str, ...]:
+    """What `before` gives to the inputs at `places` of a layer."""
+    return tuple(captured.feeds[index][place] for place in places if captured.feeds[index][place])
+
+
+def _fed(captured: Captured, before: Flow | None, index: int) -> tuple[int, ...]:
+    """The inputs of a layer that carry activations: the first, and what earlier layers or the embedding made."""
+    feeds = captured.feeds[index] if index < len(captured.feeds) else ("",)
+    made = {} if before is None else before.seen
+    moving = [
+        place for place, feed in enumerate(feeds) if not feed or (feed in made and made[feed].origin is Origin.DATA)
+    ]
+    return tuple(dict.fromkeys((0, *moving)))
+
+
+def _inputs(capture: Capture, places: tuple[int, ...]) -> frozenset[str]:
+    return frozenset(capture.inputs[place].name for place in places if place < len(capture.inputs))
+
+
+def _refuse_between(model: str, capture: Capture, layer: Layer, feed: tuple[str, ...]) -> None:
+    """Refuse a layer that reads activations of an earlier one, other than its keys and values."""
+    for place, value in enumerate(capture.inputs):
+        users = [step for step in layer.steps if value.name in step.sources]
+        beside = place > 0 and place < len(feed) and not feed[place]
+        wrong = next((step for step in users if step.kind is not Kind.ATTENTION), None)
+        if beside and wrong is not None:
+            node = wrong.nodes[0]
+            where = f"{model}: {node.module or capture.label} ({node.line})"
+            raise InputError(where, f"reads {value.name}, which an earlier layer made beside its hidden states")
+
+
+def _ends(captured: Captured, after: Flow, workload: Workload, kept: Storage) -> list[Block]:
+    """The head, and the sampling where the head gives scores of a vocabulary."""
+    layer = _layer(captured.after, after, "head")
+    head = _block(_Part(captured.after, layer, "head", _tied_key(captured)), _edge_workload(workload), kept)
+    scores = "vocab" in {dim.name for dim in head.tensor["logits"].dims}
+    return [head, _sample(head, kept)] if scores else [head]
 
 
 def traced_storage(captured: Captured, weights: str) -> Storage:
@@ -82,17 +127,6 @@ def traced_storage(captured: Captured, weights: str) -> Storage:
     return Storage(DType.BF16, linear, linear)
 
 
-def _walk(captured: Captured, index: int) -> Flow:
-    """The steps of a layer; its inputs that earlier layers made carry activations, the others are tables."""
-    feeds = captured.feeds[index] if index < len(captured.feeds) else ("",)
-    return _flow(captured.layers[index], tuple(place for place, feed in enumerate(feeds) if place == 0 or not feed))
-
-
-def _flow(capture: Capture, data: tuple[int, ...]) -> Flow:
-    names = frozenset(capture.inputs[place].name for place in data if place < len(capture.inputs))
-    return walk_capture(capture, names)
-
-
 def _refuse(model: str, flows: list[Flow]) -> None:
     found = list(dict.fromkeys(str(item) for flow in flows for item in flow.unsupported))
     if found:
@@ -100,8 +134,8 @@ def _refuse(model: str, flows: list[Flow]) -> None:
         raise InputError(model, f"{count}: " + "; ".join(found), "describe the architecture as a ModelSpec")
 
 
-def _layer(capture: Capture, flow: Flow, edge: str = "") -> Layer:
-    results = capture.outputs[:1]
+def _layer(capture: Capture, flow: Flow, edge: str = "", more: tuple[str, ...] = ()) -> Layer:
+    results = (*capture.outputs[:1], *more)
     return named(flow, grouped(flow, results), results, edge)
 
 
@@ -122,8 +156,20 @@ def label(layer: Layer) -> str:
     return f"{mixer}_{ffn}" if ffn else mixer if mixer != "none" else "layer"
 
 
-def _block(capture: Capture, layer: Layer, workload: Workload, kept: Storage, kind: str, tied: str = "") -> Block:
+@dataclass(frozen=True)
+class _Part:
+    """A capture to be made a block. tied: the key of a head that is the embedding; more: values given beside the first."""
+
+    capture: Capture
+    layer: Layer
+    kind: str
+    tied: str = ""
+    more: tuple[str, ...] = ()
+
+
+def _block(part: _Part, workload: Workload, kept: Storage) -> Block:
     """The block of one capture."""
+    capture, layer, kind = part.capture, part.layer, part.kind
     edge = kind if kind in ("embed", "head") else ""
     flow = layer.flow
     sizes = {"tokens": workload.tokens, "batch": workload.batch}
@@ -133,7 +179,7 @@ def _block(capture: Capture, layer: Layer, workload: Workload, kept: Storage, ki
     used = {name for step in layer.steps for name in step.weights}
     keys = {value.name: value.key for value in capture.weights if value.name in used}
     name_dims(layer, names, hidden, keys)
-    e = Emitter(capture, layer, names, BlockBuilder(sizes, kept, layer=""), workload, edge, tied)
+    e = Emitter(capture, layer, names, BlockBuilder(sizes, kept, layer=""), workload, edge, part.tied)
     read = {name for step in layer.steps for name in step.sources}
     for value in capture.inputs:
         if value.name == first or (value.name in read and e.is_input(value.name) and not _borrowed(layer, value.name)):
@@ -143,6 +189,7 @@ def _block(capture: Capture, layer: Layer, workload: Workload, kept: Storage, ki
             cores.enter_caches(e, step)
     for step in layer.steps:
         _emit(e, step)
+    e.outputs.extend(tensor for tensor in e.read(*part.more) if tensor not in e.outputs)
     return e.finish(kind)
 
 
