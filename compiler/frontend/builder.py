@@ -7,7 +7,7 @@ norms that every architecture has are here, so that the modules that describe a 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from compiler.frontend.names import Names
+from compiler.frontend.names import LLAMA, Names
 from compiler.frontend.parts import RMS, Norm
 from compiler.frontend.quant import Storage, WeightKind
 from compiler.ir.dtype import DType
@@ -39,7 +39,7 @@ class Weight:
 class BlockBuilder:
     """Collects the ops and tensors of one block. `names` gives the checkpoint module of a role."""
 
-    def __init__(self, sizes: Mapping[str, int], storage: Storage, names: Names) -> None:
+    def __init__(self, sizes: Mapping[str, int], storage: Storage, names: Names = LLAMA) -> None:
         self.sizes = sizes
         self.storage = storage
         self.names = names

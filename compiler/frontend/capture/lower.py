@@ -19,7 +19,6 @@ from compiler.frontend.capture.roles import named
 from compiler.frontend.capture.seen import Call, Origin
 from compiler.frontend.capture.steps import Flow, Kind, Step
 from compiler.frontend.capture.walk import walk_capture
-from compiler.frontend.names import Names
 from compiler.frontend.quant import CHOICES, Storage
 from compiler.frontend.spec import name_kinds
 from compiler.ir.dtype import DType
@@ -180,7 +179,7 @@ def _block(part: _Part, workload: Workload, kept: Storage) -> Block:
     used = {name for step in layer.steps for name in step.weights}
     keys = {value.name: value.key for value in capture.weights if value.name in used}
     name_dims(layer, names, hidden, keys)
-    e = Emitter(capture, layer, names, BlockBuilder(sizes, kept, Names(layer="")), workload, edge, part.tied)
+    e = Emitter(capture, layer, names, BlockBuilder(sizes, kept), workload, edge, part.tied)
     read = {name for step in layer.steps for name in step.sources}
     for value in capture.inputs:
         if value.name == first or (value.name in read and e.is_input(value.name) and not _borrowed(layer, value.name)):
@@ -242,7 +241,7 @@ def _edge_workload(workload: Workload) -> Workload:
 def _sample(head: Block, kept: Storage) -> Block:
     logits = head.tensor["logits"]
     sizes = {dim.name: dim.size for dim in logits.dims}
-    b = BlockBuilder(sizes, kept, Names(layer=""))
+    b = BlockBuilder(sizes, kept)
     words = " ".join(sizes)
     b.enter("logits", words)
     argmax = Op("sample.argmax", Pattern.REDUCE, b.dims(words), ("logits",), ("next_ids",), reduced=("vocab",))
