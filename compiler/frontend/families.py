@@ -5,6 +5,7 @@ One row a `model_type`. A row says which facts the family's published code reads
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from compiler.errors import InputError
@@ -87,6 +88,17 @@ def load_model(model: str) -> ModelSpec:
     and missing, contradictory or absurd. Never uses the network, never executes code the config names.
     """
     return read_spec(open_model(model, _CLASSES))
+
+
+def has_reader(model: str) -> bool:
+    """Whether MODEL names a type, or a config of a type, that is read here. InputError for what is no configuration."""
+    if model in FAMILIES:
+        return True
+    path = Path(model)
+    if not path.exists():
+        return False
+    found = Facts(open_model(model, _CLASSES), "a model").find("model_type")
+    return found is not None and found.value in FAMILIES
 
 
 def read_spec(source: Source) -> ModelSpec:

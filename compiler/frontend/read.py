@@ -175,19 +175,19 @@ def _unknown_model(model: str, classes: Mapping[str, str]) -> InputError:
 
 def unknown_type(where: str, model_type: str, classes: Mapping[str, str], what: str) -> InputError:
     """The refusal of a `model_type` without a description: the nearest supported ones, and how to go on."""
-    known = "transformers knows it, but it is not described here yet; " if _in_transformers(model_type) else ""
+    known = "transformers knows it, but it is not described here yet; " if in_transformers(model_type) else ""
     hint = nearest(model_type, tuple(classes))
     right = f"{known}{hint + ' ' if hint else ''}supported: {', '.join(sorted(classes))}. {HERE}"
     return InputError(where, what, right)
 
 
-def _in_transformers(model_type: str) -> bool:
-    if not model_type.replace("_", "").isalnum():
-        return False
-    found = find_spec("transformers")
+def in_transformers(name: str) -> bool:
+    """Whether the installed transformers registers a model type, or an architecture, of that name."""
+    found = find_spec("transformers") if name.isidentifier() else None
     if found is None or found.origin is None:
         return False
-    return (Path(found.origin).parent / "models" / model_type / f"configuration_{model_type}.py").is_file()
+    registries = (Path(found.origin).parent / "models" / "auto").glob("*.py")
+    return any(f'"{name}"' in path.read_text(encoding="utf-8") for path in registries)
 
 
 def describe(value: object) -> str:
