@@ -181,8 +181,11 @@ def _example(opened: Opened) -> dict[str, Any]:
     else:
         right = "return (module, example_inputs) from the Python function"
         raise InputError(opened.name, f"takes neither input_ids nor pixel_values: {', '.join(takes)}", right)
-    choices = (("use_cache", False), ("logits_to_keep", 1))
-    return given | {key: value for key, value in choices if key in takes}
+    choices: dict[str, Any] = {"use_cache": False}
+    # layers that reuse keys and values drop the tokens without logits, between two layers
+    if not getattr(config, "num_kv_shared_layers", 0):
+        choices["logits_to_keep"] = 1
+    return given | {key: value for key, value in choices.items() if key in takes}
 
 
 def _captured(
