@@ -338,19 +338,6 @@ def test_a_sparse_indexer_chooses_keys(tmp_path: Path) -> None:
         assert (made[indices.name].target, made[indices.name].module) == ("aten.topk.default", "self_attn.indexer")
 
 
-def test_layers_that_share_keys_and_values(tmp_path: Path) -> None:
-    captured = of_config(
-        tmp_path,
-        model_type="gemma4_text",
-        num_hidden_layers=6,
-        num_kv_shared_layers=2,
-        layer_types=["sliding_attention", "full_attention"] * 3,
-    )
-    assert captured.params == owned(captured)
-    storing = [len(layer.outputs) for layer in captured.layers]
-    assert max(storing) > min(storing) == 1, "a storing layer also gives its keys and values"
-
-
 def test_experts_outside_the_registry(tmp_path: Path) -> None:
     sizes = {
         "ffn_config": {"ffn_hidden_size": 128, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 256},
