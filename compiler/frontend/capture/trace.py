@@ -13,6 +13,7 @@ from compiler.errors import InputError
 from compiler.frontend.capture import cache
 from compiler.frontend.capture.export import capture as as_capture
 from compiler.frontend.capture.export import export
+from compiler.frontend.capture.failure import quiet
 from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Captured
 from compiler.frontend.capture.record import Call, containers, kinds, layer_list, record
 from compiler.frontend.capture.source import Opened, open_module
@@ -38,6 +39,7 @@ def trace(opened: Opened) -> Captured:
     wrapper, args, kwargs = runnable(opened)
     found = layer_list(opened.module, opened.config)
     with ExitStack() as stack:
+        stack.enter_context(quiet())
         stack.enter_context(opened.mode)
         stack.enter_context(patched(opened.module))
         if found is None:
@@ -179,8 +181,11 @@ def _example(opened: Opened) -> dict[str, Any]:
     else:
         right = "return (module, example_inputs) from the Python function"
         raise InputError(opened.name, f"takes neither input_ids nor pixel_values: {', '.join(takes)}", right)
-    choices = (("use_cache", False), ("logits_to_keep", 1))
-    return given | {key: value for key, value in choices if key in takes}
+    choices: dict[str, Any] = {"use_cache": False}
+    # layers that reuse keys and values drop the tokens without logits, between two layers
+    if not getattr(config, "num_kv_shared_layers", 0):
+        choices["logits_to_keep"] = 1
+    return given | {key: value for key, value in choices.items() if key in takes}
 
 
 def _captured(
