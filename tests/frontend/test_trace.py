@@ -339,7 +339,13 @@ def test_a_sparse_indexer_chooses_keys(tmp_path: Path) -> None:
 
 
 def test_layers_that_share_keys_and_values(tmp_path: Path) -> None:
-    captured = of_config(tmp_path, model_type="gemma4_text", num_hidden_layers=6, num_kv_shared_layers=2)
+    captured = of_config(
+        tmp_path,
+        model_type="gemma4_text",
+        num_hidden_layers=6,
+        num_kv_shared_layers=2,
+        layer_types=["sliding_attention", "full_attention"] * 3,
+    )
     assert captured.params == owned(captured)
     storing = [len(layer.outputs) for layer in captured.layers]
     assert max(storing) > min(storing) == 1, "a storing layer also gives its keys and values"
@@ -348,7 +354,7 @@ def test_layers_that_share_keys_and_values(tmp_path: Path) -> None:
 def test_experts_outside_the_registry(tmp_path: Path) -> None:
     sizes = {
         "ffn_config": {"ffn_hidden_size": 128, "moe_num_experts": 4, "moe_top_k": 2, "hidden_size": 256},
-        "attn_config": {"kv_n_heads": 2, "rope_theta": 5e5},
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 5e5, "clip_qkv": 8},
     }
     captured = of_config(tmp_path, model_type="dbrx", d_model=256, n_heads=4, n_layers=2, vocab_size=64, **sizes)
     assert [call.args[8:] for call in calls(captured, "experts")] == [("SiLUActivation", "", True, False, False)]

@@ -1,5 +1,8 @@
 """What torch and transformers raise when a module cannot be built or traced, and where it happened, as one sentence."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,3 +39,14 @@ def is_model_code(file: Path) -> bool:
     if "torch" in parts or file.parent == Path(__file__).parent or str(file).startswith("<"):
         return False
     return "transformers" not in parts or "models" in parts
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """torch and transformers log nothing inside: what matters of it becomes an InputError."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.disable(before)

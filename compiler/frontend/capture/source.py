@@ -14,7 +14,7 @@ from typing import Any
 
 from compiler.errors import InputError, nearest
 from compiler.frontend.alias import NESTED
-from compiler.frontend.capture.failure import FAILURES, reason
+from compiler.frontend.capture.failure import FAILURES, quiet, reason
 from compiler.frontend.capture.place import Place, find_place
 from compiler.frontend.read import read_object
 
@@ -52,8 +52,9 @@ def open_module(model: str) -> Opened:
     if place.kind == "python":
         return _open_python(place)
     model_type, values = ("", {}) if place.kind == "type" else _read(place.path)
-    config = configuration(place.name, model_type or place.model_type, values)
-    return build(place.name, config)
+    with quiet():
+        config = configuration(place.name, model_type or place.model_type, values)
+        return build(place.name, config)
 
 
 def _read(path: Path) -> tuple[str, dict[str, Any]]:

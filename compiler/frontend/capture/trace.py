@@ -13,6 +13,7 @@ from compiler.errors import InputError
 from compiler.frontend.capture import cache
 from compiler.frontend.capture.export import capture as as_capture
 from compiler.frontend.capture.export import export
+from compiler.frontend.capture.failure import quiet
 from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Captured
 from compiler.frontend.capture.record import Call, containers, kinds, layer_list, record
 from compiler.frontend.capture.source import Opened, open_module
@@ -38,6 +39,7 @@ def trace(opened: Opened) -> Captured:
     wrapper, args, kwargs = _runnable(opened)
     found = layer_list(opened.module, opened.config)
     with ExitStack() as stack:
+        stack.enter_context(quiet())
         stack.enter_context(opened.mode)
         stack.enter_context(patched(opened.module))
         if found is None:
