@@ -253,6 +253,16 @@ def test_written_out_attention_is_the_operator() -> None:
     assert signature(lower(captured, DECODE))[("attention", (6, 1, 8, 8, 32))] == 2
 
 
+def test_a_learned_bias_of_the_scores_is_refused() -> None:
+    w = Writer()
+    q = w.heads("q", w.linear("q_proj", Ref("x"), 48, HIDDEN), 6, 8)
+    args = (q, q, q, 1.0, True, 0, 0, 0.0, None, w.weight("bias", 6, T, T), None)
+    core = w.call("rdutune.attention.default", "core", (1, T, 6, 8), *args, module="self_attn")
+    y = w.call("aten.view.default", "y", (1, T, 48), core, (1, T, 48))
+    with pytest.raises(InputError, match="adds to the scores"):
+        lower(w.model(y), DECODE)
+
+
 def test_a_product_of_tokens_with_tokens_alone_is_refused() -> None:
     w = Writer()
     turned = w.call("aten.transpose.int", "turned", (1, HIDDEN, T), Ref("x"), -2, -1)
