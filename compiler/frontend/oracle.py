@@ -155,7 +155,6 @@ def class_cache(opened: Any) -> tuple[int, str]:
     import torch
 
     from compiler.frontend.capture.patches import patched
-    from compiler.frontend.capture.source import quiet
 
     ids = torch.zeros(1, TRACED_TOKENS, dtype=torch.long)
     with patched(opened.module), opened.mode, torch.no_grad():

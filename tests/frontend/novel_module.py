@@ -6,8 +6,6 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-BATCH, TOKENS = 2, 16
-
 
 class Conv(nn.Module):
     def __init__(self, width: int, kernel: int) -> None:
@@ -56,10 +54,6 @@ class Model(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.head(self.norm(x))
-
-
-def model() -> Model:
-    return Model()
 
 
 def make() -> tuple[Model, tuple[Any, ...]]:

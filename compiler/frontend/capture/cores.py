@@ -126,9 +126,7 @@ def _core(
     points = b.dims(f"tokens {heads} {key} {context}")
     reduced = tuple(key.split())
     b.emit(Op(names[0], Pattern.CONTRACT, points, keys, (names[3],), reduced, 2, along), table)
-    mask = step.call.ref(9 if step.call.name == "rdutune.attention" else 3)
-    masks = e.read(mask) if mask is not None else ()
-    inputs = (names[3], *extra, *masks)
+    inputs = (names[3], *extra)
     b.emit(Op(names[1], Pattern.REDUCE, b.dims(table), inputs, (names[4],), (), SOFTMAX_FLOPS, along), table)
     points = b.dims(f"tokens {heads} {value} {context}")
     b.emit(

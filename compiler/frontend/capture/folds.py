@@ -12,7 +12,7 @@ _CASTS = frozenset({"aten._to_copy", "aten.to", "aten.clone", "aten.type_as", "a
 
 def folded(capture: Capture) -> Capture:
     """`capture` with every written-out norm as one node and fused projections as several."""
-    whole = joined(_once(capture))
+    whole = joined(_linear(_once(capture)))
     return taken_apart(_Norms(replace(whole, nodes=tuple(_live(list(whole.nodes), whole.outputs)))).run())
 
 
@@ -38,6 +38,23 @@ def completed(after: Capture, before: Capture) -> Capture:
         buffers=(*after.buffers, *(buffers[name] for name in buffers if name in used - own)),
         nodes=(*moved[::-1], *after.nodes),
     )
+
+
+def _linear(capture: Capture) -> Capture:
+    """`capture` with products with a turned weight as linear operators."""
+    weights = {value.name for value in capture.weights if len(value.shape) == 2}
+    turned: dict[str, str] = {}
+    nodes: list[Node] = []
+    for node in capture.nodes:
+        call = Call(node)
+        turns = call.name in ("aten.t", "aten.transpose") or (call.name == "aten.permute" and call.get(1) == (1, 0))
+        if turns and call.ref(0) in weights:
+            turned[call.out] = call.must(0)
+        weight = turned.get(call.ref(1) or "") if call.name in ("aten.matmul", "aten.mm") else None
+        if weight is not None:
+            node = replace(node, target="aten.linear.default", args=(node.args[0], Ref(weight)), kwargs=())
+        nodes.append(node)
+    return replace(capture, nodes=tuple(nodes))
 
 
 def _once(capture: Capture) -> Capture:

@@ -15,7 +15,7 @@ from compiler.frontend.capture.seen import Call
 _PROJECTIONS = {"aten.linear": (0, 1, 2), "aten.addmm": (1, 2, 0), "aten.mm": (0, 1, 2)}
 _ATTENTIONS = frozenset({"rdutune.attention", "aten.scaled_dot_product_attention"})
 _CHANGES = frozenset(aten("view reshape _unsafe_view transpose permute unsqueeze squeeze contiguous clone _to_copy"))
-_CUTS = frozenset(aten("split split_with_sizes chunk unbind select slice"))
+_CUTS = frozenset(aten("split split_with_sizes chunk unbind select slice index"))
 _ENDS = frozenset({*_PROJECTIONS, "aten.matmul", "aten.bmm", "aten.conv1d", "aten.embedding"})
 
 #: The target of a part of a projection: input, weight, bias; its output is the part as it was cut out.
@@ -57,9 +57,10 @@ def _cuts(node: Node, users: dict[str, list[Node]]) -> tuple[list[Node], list[No
     todo = [node.outputs[0].name]
     while todo:
         for user in users.get(todo.pop(), []):
-            if Call(user).name in _CUTS:
+            whole = prod(user.outputs[0].shape) == prod(node.outputs[0].shape)
+            if Call(user).name in _CUTS and not whole:
                 cuts.append(user)
-            elif Call(user).name in _CHANGES:
+            elif Call(user).name in _CHANGES | _CUTS:
                 chain.append(user)
                 todo.append(Call(user).out)
             else:

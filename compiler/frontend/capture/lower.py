@@ -158,7 +158,7 @@ def label(layer: Layer) -> str:
 
 @dataclass(frozen=True)
 class _Part:
-    """A capture to be made a block. tied: the key of a head that is the embedding; more: values given beside it."""
+    """A capture to be made a block. tied: the key of a head that is the embedding; more: values given besides."""
 
     capture: Capture
     layer: Layer

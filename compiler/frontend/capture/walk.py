@@ -262,6 +262,11 @@ def _attention(flow: Flow, call: Call) -> str | None:
     if any(flow.atoms.leaves(side[-2]) != (tokens,) for side in (q, k, v)):
         return "attends to something else than the tokens of this sequence"
     own = call.name == "rdutune.attention"
+    mask, chosen = call.ref(9 if own else 3), call.ref(10) if own else None
+    if mask is not None and flow.seen[mask].origin is not Origin.TABLE:
+        return "adds to the scores what depends on weights or activations"
+    if chosen is not None and flow.seen[chosen].origin is Origin.DATA:
+        return "attends to keys that an indexer chooses"
     heads, rows = q[-3], q[-2]
     axes = ((), rows, heads, v[-1]) if own else ((), heads, rows, v[-1])
     flow.add(Kind.ATTENTION, call, (axes,), flow.atoms.flat(axes))
