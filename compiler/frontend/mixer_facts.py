@@ -268,7 +268,7 @@ def latent(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
 
 
 def block_configs(facts: Facts, layers: int, part: str) -> list[dict[str, object]]:
-    """The `part` (attention, ffn) of each entry of `block_configs`; InputError when absent, or for a linear stand-in."""
+    """The `part` (attention, ffn) of each entry of `block_configs`; InputError for a linear stand-in."""
     items = per_layer(facts, "block_configs", layers)
     if items is None:
         raise facts.missing("block_configs")
