@@ -19,13 +19,17 @@ _FLOWING = frozenset({"tokens", "batch", "context", "slots"})
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """The weight of a projection: its module in the checkpoint, whether there is a bias, and how it is stored."""
+    """The weight of a projection: its module in the checkpoint, whether there is a bias, and how it is stored.
+
+    bias_module: where the bias is, if not with the weight (a head whose weight is the embedding's).
+    """
 
     module: str
     bias: bool = False
     kind: WeightKind = WeightKind.LINEAR
     routing: Routing | None = None
     suffixes: tuple[str, str] = (".weight", ".bias")
+    bias_module: str = ""
 
     @property
     def key(self) -> str:
@@ -33,7 +37,7 @@ class Weight:
 
     @property
     def bias_key(self) -> str:
-        return self.module + self.suffixes[1]
+        return (self.bias_module or self.module) + self.suffixes[1]
 
 
 class BlockBuilder:
@@ -74,10 +78,11 @@ class BlockBuilder:
     def norm(self, name: str, source: str, out: str, words: str, norm: Norm = RMS, over: int = 1) -> None:
         """Normalise over the last `over` dimensions; the role of the weights is `name`."""
         last = words.split()[-over:]
+        own = [word for word in words.split() if word not in _FLOWING] if norm.per_head else last
         module, tensors = self.names.module(name), []
         for there, prefix, suffix in ((norm.scale, "w.", ".weight"), (norm.bias, "b.", ".bias")):
             if there:
-                tensors.append(self.weight(prefix + name, " ".join(last), module + suffix))
+                tensors.append(self.weight(prefix + name, " ".join(own), module + suffix))
         op = Op(
             name,
             Pattern.REDUCE,

@@ -154,13 +154,16 @@ def _class_defaults(model_type: str, classes: Mapping[str, str]) -> Source:
     if not name:
         raise InputError(model_type, "has no class of its own in transformers", "give a directory with config.json")
     try:
-        module = import_module(f"transformers.models.{model_type}.configuration_{model_type}")
-        values = getattr(module, name)().to_dict()
+        values = getattr(import_module("transformers"), name)().to_dict()
     except (ImportError, AttributeError) as error:
         right = "install transformers, or give a directory with config.json"
         raise InputError(model_type, f"has no class defaults in this installation ({error})", right) from error
     values["model_type"] = model_type
-    return Source(f"{model_type} ({name} defaults)", model_type, values, values, defaults=name)
+    where = f"{model_type} ({name} defaults)"
+    for key in NESTED:
+        if isinstance(values.get(key), dict):
+            return Source(where, model_type, values[key], values, prefix=f"{key}.", defaults=name)
+    return Source(where, model_type, values, values, defaults=name)
 
 
 def _unknown_model(model: str, classes: Mapping[str, str]) -> InputError:

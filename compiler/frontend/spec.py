@@ -119,6 +119,7 @@ class ModelSpec:
     """A decoder-only language model. `dtype` is the storage type of what is not quantised.
 
     norm: before the head. positions: rows of a learned position table, 0 for none. embed_norm: after the embedding.
+    softcap: logits go through a tanh.
     """
 
     name: str
@@ -134,6 +135,7 @@ class ModelSpec:
     head_bias: bool = False
     positions: int = 0
     embed_norm: Norm | None = None
+    softcap: bool = False
     names: Names = field(default_factory=Names)
     facts: tuple[Fact, ...] = ()
 
