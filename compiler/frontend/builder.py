@@ -57,7 +57,7 @@ class BlockBuilder:
 
     def enter(self, name: str, words: str, role: Role = Role.ACTIVATION, dtype: DType = DType.BF16) -> str:
         """An input of the block."""
-        self._tensors.append(Tensor(name, self.dims(words), dtype, role))
+        self._tensors.insert(len(self._inputs), Tensor(name, self.dims(words), dtype, role))  # inputs come first
         self._inputs.append(name)
         return name
 
