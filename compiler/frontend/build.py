@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from compiler.frontend.attention import add_mixer, mixer_sizes
 from compiler.frontend.builder import BlockBuilder, Weight
 from compiler.frontend.ffn import add_ffn, ffn_sizes
-from compiler.frontend.quant import Storage, WeightKind, excluded_keys, storage
+from compiler.frontend.quant import Storage, Stored, WeightKind, storage, stored_apart
 from compiler.frontend.spec import Layer, ModelSpec, name_kinds
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, Graph, Op, Pattern, Role, Workload
@@ -16,10 +16,10 @@ from compiler.ir.graph import Block, Graph, Op, Pattern, Role, Workload
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer and the checkpoint keys of its weights that are kept unquantised: together they decide the block."""
+    """A layer and the checkpoint keys of its weights that are stored otherwise: together they decide the block."""
 
     layer: Layer
-    excluded: frozenset[str]
+    apart: frozenset[tuple[str, Stored]]
 
 
 def build(spec: ModelSpec, workload: Workload) -> Graph:
@@ -28,14 +28,14 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
     Raises InputError where `workload.weights` is not a storage choice, or asks for a quantisation not supported.
     """
     kept = storage(spec, workload.weights)
-    keys = {layer: _quantised(spec, layer, workload, kept) for layer in dict.fromkeys(spec.layers)}
+    keys = {layer: _keys(spec, layer, workload, kept) for layer in dict.fromkeys(spec.layers)}
     layers = [
-        _Layer(layer, excluded_keys(spec, workload.weights, keys[layer], index))
+        _Layer(layer, stored_apart(spec, workload.weights, kept, keys[layer], index))
         for index, layer in enumerate(spec.layers)
     ]
     kinds = name_kinds([(item.layer.label, item) for item in layers])
     middle = [
-        _layer(spec, item.layer, workload, kept.without(item.excluded)).block(kind)
+        _layer(spec, item.layer, workload, kept.with_apart(item.apart)).block(kind)
         for kind, item in dict(zip(kinds, layers, strict=True)).items()
     ]
     blocks = (_embed(spec, workload, kept), *middle, _head(spec, workload, kept), _sample(spec, workload, kept))
@@ -66,9 +66,9 @@ def _layer(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> 
     return _Built(b, "y" if layer.ffn else "attn.y", cache)
 
 
-def _quantised(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> tuple[str, ...]:
-    """Checkpoint keys of the weights of `layer` that may be quantised."""
-    if not spec.quantisation.excluded:
+def _keys(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> tuple[tuple[str, WeightKind], ...]:
+    """Checkpoint keys of the weights of `layer` that may be quantised, and their kinds."""
+    if not spec.quantisation.patterns:
         return ()
     return tuple(_layer(spec, layer, workload, kept).builder.quantised)
 
@@ -94,10 +94,13 @@ def _embed(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
 
 def _head(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
     """Logits of the last token of each sequence."""
-    b = _edge(spec, kept, workload.batch)
+    keys = ((f"{spec.names.module('head.lm_head')}.weight", WeightKind.HEAD),)
+    apart = stored_apart(spec, workload.weights, kept, keys, 0)
+    b = _edge(spec, kept.with_apart(apart), workload.batch)
     b.enter("x", "tokens hidden")
     b.norm("head.norm", "x", "head.normed", "tokens hidden", spec.norm)
-    weight = Weight(spec.names.module("embed" if spec.tied else "head.lm_head"), spec.head_bias, WeightKind.PLAIN)
+    kind = WeightKind.PLAIN if spec.tied else WeightKind.HEAD
+    weight = Weight(spec.names.module("embed" if spec.tied else "head.lm_head"), spec.head_bias, kind)
     b.project("head.lm_head", ("head.normed",), "logits", "tokens vocab <- hidden", weight)
     return b.block("head", ("logits",))
 

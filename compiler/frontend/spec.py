@@ -14,6 +14,7 @@ from compiler.frontend.ffns import Dense, ExpertNames, Ffn, MoE, Scoring
 from compiler.frontend.mixers import Attention, LatentAttention, Mixer, QkNorm
 from compiler.frontend.names import Names
 from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, positive
+from compiler.frontend.quantisation import Quantisation, Rule, WeightKind
 from compiler.ir.dtype import DType
 
 __all__ = [
@@ -34,8 +35,10 @@ __all__ = [
     "NormKind",
     "QkNorm",
     "Quantisation",
+    "Rule",
     "Scoring",
     "Status",
+    "WeightKind",
     "Wiring",
 ]  # fmt: skip
 
@@ -100,18 +103,6 @@ class Layer:
         parts = (self.mixer is not None) + (self.ffn is not None)
         before = 1 if self.wiring is Wiring.PARALLEL else parts
         return before * self.pre_norm + parts * self.post_norm
-
-
-@dataclass(frozen=True, slots=True)
-class Quantisation:
-    """How the publisher's checkpoint stores linear weights. `method` None: as everything else.
-
-    block: elements along both sides of a scale's block, None for one scale a tensor. excluded: modules kept as is.
-    """
-
-    method: str | None = None
-    block: int | None = None
-    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
