@@ -5,16 +5,19 @@ One row a `model_type`. A row says which facts the family's published code reads
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from compiler.errors import InputError
 from compiler.frontend import ffn_facts, mixer_facts
 from compiler.frontend.alias import HARMLESS, STRUCTURAL, structural_keys
+from compiler.frontend.compared import with_stored
 from compiler.frontend.facts import Facts
 from compiler.frontend.mixer_facts import Bias, Heads
 from compiler.frontend.quant import read_dtype, read_quantisation
 from compiler.frontend.read import Source, describe, open_model, unknown_type
 from compiler.frontend.spec import Ffn, Layer, Mixer, ModelSpec
+from compiler.frontend.weights import read_header
 
 _ACTIVATIONS = (
     "silu",
@@ -86,7 +89,12 @@ def load_model(model: str) -> ModelSpec:
     Raises InputError for whatever cannot be read as one of the supported families, and for every fact that is needed
     and missing, contradictory or absurd. Never uses the network, never executes code the config names.
     """
-    return read_spec(open_model(model, _CLASSES))
+    if model.endswith(".safetensors") and Path(model).is_file():
+        read_header(Path(model))
+        raise InputError(model, "holds weights, not a config", "give its directory, with a config.json in it")
+    source = open_model(model, _CLASSES)
+    spec = read_spec(source)
+    return with_stored(spec, Path(source.where).parent) if Path(source.where).name == "config.json" else spec
 
 
 def read_spec(source: Source) -> ModelSpec:

@@ -17,18 +17,19 @@ from compiler.ir.dtype import FP8, DType, Scheme
 __all__ = [
     "CHOICES",
     "METHODS",
+    "Kept",
     "Storage",
-    "Stored",
     "WeightKind",
     "read_dtype",
     "read_quantisation",
     "storage",
     "stored_apart",
+    "supported",
 ]
 
 CHOICES = ("auto", "bf16", "fp8")
 
-Stored = DType | Scheme
+Kept = DType | Scheme
 #: A pattern that names experts one by one, as a name or inside an expression.
 _NUMBERED = re.compile(r"experts\\?\.[(\[]?\d")
 
@@ -38,17 +39,17 @@ class Storage:
     """How each kind of weight is stored. apart: checkpoint keys whose storage differs; head None: as plain."""
 
     plain: DType
-    linear: Stored
-    expert: Stored
-    head: Stored | None = None
-    apart: frozenset[tuple[str, Stored]] = frozenset()
+    linear: Kept
+    expert: Kept
+    head: Kept | None = None
+    apart: frozenset[tuple[str, Kept]] = frozenset()
 
     def dtype(self, kind: WeightKind, key: str, rows: int = 1, columns: int = 1) -> DType:
         """The storage type of a weight whose matrices have `rows` x `columns` (the contracted side)."""
         stored = dict(self.apart).get(key, self.of(kind))
         return stored.fitted(rows, columns) if isinstance(stored, Scheme) else stored
 
-    def of(self, kind: WeightKind) -> Stored:
+    def of(self, kind: WeightKind) -> Kept:
         """How weights of `kind` are stored where their key says nothing else."""
         if kind is WeightKind.LINEAR:
             return self.linear
@@ -56,7 +57,7 @@ class Storage:
             return self.expert
         return self.head or self.plain if kind is WeightKind.HEAD else self.plain
 
-    def with_apart(self, apart: frozenset[tuple[str, Stored]]) -> "Storage":
+    def with_apart(self, apart: frozenset[tuple[str, Kept]]) -> "Storage":
         return replace(self, apart=apart)
 
 
@@ -75,14 +76,19 @@ def storage(spec: ModelSpec, weights: str) -> Storage:
         blocks = next((r.scheme for r in how.rules if how.method == "fp8" and r.scheme.columns), FP8)
         fp8 = blocks if blocks.element is FP8.element else FP8
         return Storage(DType.BF16, fp8, fp8)
-    if how.method is not None and not how.rules:
+    if not supported(spec):
         where, what = f"{spec.name}: quantization_config.quant_method", f"{how.method} is not supported"
         raise InputError(where, what, f"supported: {', '.join(METHODS)}; or choose the storage: weights bf16 or fp8")
     linear, expert, head = (_general(spec, kind) for kind in (WeightKind.LINEAR, WeightKind.EXPERT, WeightKind.HEAD))
     return Storage(spec.dtype, linear, expert, head)
 
 
-def _general(spec: ModelSpec, kind: WeightKind) -> Stored:
+def supported(spec: ModelSpec) -> bool:
+    """Whether the storage of the checkpoint can be followed (`auto`)."""
+    return spec.quantisation.method is None or bool(spec.quantisation.rules)
+
+
+def _general(spec: ModelSpec, kind: WeightKind) -> Kept:
     """What the first rule without targets says of `kind`."""
     rules = (r.scheme for r in spec.quantisation.rules if kind in r.kinds and not r.targets)
     return next(rules, None) or spec.dtype
@@ -90,7 +96,7 @@ def _general(spec: ModelSpec, kind: WeightKind) -> Stored:
 
 def stored_apart(
     spec: ModelSpec, weights: str, kept: Storage, keys: Iterable[tuple[str, WeightKind]], layer: int
-) -> frozenset[tuple[str, Stored]]:
+) -> frozenset[tuple[str, Kept]]:
     """Which of the checkpoint `keys` (with {layer}, {expert}) the checkpoint stores otherwise than `kept` in `layer`.
 
     Under `fp8` the exclusions of an fp8 checkpoint hold too; those of another were made for another type and do not.
@@ -109,7 +115,7 @@ def stored_apart(
     return frozenset(apart)
 
 
-def _stored(spec: ModelSpec, kept: Storage, kind: WeightKind, key: str, layer: int) -> Stored:
+def _stored(spec: ModelSpec, kept: Storage, kind: WeightKind, key: str, layer: int) -> Kept:
     module = key.removesuffix(".weight")
     if "{expert}" not in module:
         rule = spec.quantisation.rule(kind, module)

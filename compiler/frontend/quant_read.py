@@ -167,7 +167,7 @@ def _awq(table: Table) -> tuple[Rule, ...]:
 
 def _bitsandbytes(table: Table) -> tuple[Rule, ...]:
     """8 bits: a scale a row (LLM.int8, arXiv 2208.07339). 4 bits: a scale 64 elements; with double quantisation of 8
-    bits, 256 of which share an FP32 one, and an FP32 offset a matrix (QLoRA, arXiv 2305.14314, section 3).
+    bits, 256 of which share an FP32 one (QLoRA, arXiv 2305.14314, section 3).
     """
     four = table.flag("load_in_4bit", False)
     if four == table.flag("load_in_8bit", False):
@@ -177,7 +177,7 @@ def _bitsandbytes(table: Table) -> tuple[Rule, ...]:
     kind = table.word("bnb_4bit_quant_type", ("nf4", "fp4"), "fp4")
     element = Element.NF4 if kind == "nf4" else Element.FP4
     if table.flag("bnb_4bit_use_double_quant", False):
-        twice = Scheme(f"{kind}_g64_double", element, scale=8, columns=64, flat=True, nested=256, matrix=32)
+        twice = Scheme(f"{kind}_g64_double", element, scale=8, columns=64, flat=True, nested=256)
         return (Rule(twice),)
     return (Rule(Scheme(f"{kind}_g64", element, scale=32, columns=64, flat=True)),)
 

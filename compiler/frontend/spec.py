@@ -15,6 +15,7 @@ from compiler.frontend.mixers import Attention, LatentAttention, Mixer, QkNorm
 from compiler.frontend.names import Names
 from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, positive
 from compiler.frontend.quantisation import Quantisation, Rule, WeightKind
+from compiler.frontend.weights import Stored
 from compiler.ir.dtype import DType
 
 __all__ = [
@@ -110,6 +111,7 @@ class ModelSpec:
     """A decoder-only language model. `dtype` is the storage type of what is not quantised.
 
     norm: before the head. positions: rows of a learned position table, 0 for none. embed_norm: after the embedding.
+    stored: what the weights files beside the config hold.
     """
 
     name: str
@@ -127,6 +129,7 @@ class ModelSpec:
     embed_norm: Norm | None = None
     names: Names = field(default_factory=Names)
     facts: tuple[Fact, ...] = ()
+    stored: Stored | None = None
 
     def __post_init__(self) -> None:
         positive("model", self.hidden, self.vocab, len(self.layers), self.mtp_modules + 1)

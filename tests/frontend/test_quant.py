@@ -58,7 +58,7 @@ TABLE = [
     (GPTQ | {"bits": 8, "group_size": -1}, "int8_channel_zp", N + 48 * 2 + 48, 1),
     (AWQ, "int4_g40_zp", N // 2 + 48 * 2 * 2 + 48 * 2 // 2, 2),
     (FOUR, "nf4_g64", N // 2 + 4 * 60, 3),
-    (FOUR | {"bnb_4bit_use_double_quant": True}, "nf4_g64_double", N // 2 + 60 + 4 * 1 + 4, 3),
+    (FOUR | {"bnb_4bit_use_double_quant": True}, "nf4_g64_double", N // 2 + 60 + 4 * 1, 3),
     (FOUR | {"bnb_4bit_quant_type": "fp4"}, "fp4_g64", N // 2 + 4 * 60, 2),
     ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8_channel_s32", N + 4 * 48, 1),
 ]
