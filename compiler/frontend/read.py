@@ -164,9 +164,6 @@ def _class_defaults(model_type: str, classes: Mapping[str, str]) -> Source:
 
 
 def _unknown_model(model: str, classes: Mapping[str, str]) -> InputError:
-    base = model.split(":")[0]
-    if base.endswith(".py"):
-        return InputError(_short(model), "a Python description is not read by this version", GIVE)
     if "/" in model or "\\" in model or model.endswith(".json"):
         return InputError(_short(model), "there is no such file or directory", f"{GIVE}; nothing is fetched")
     what = "is neither a file, a directory nor a supported model_type"
@@ -175,13 +172,13 @@ def _unknown_model(model: str, classes: Mapping[str, str]) -> InputError:
 
 def unknown_type(where: str, model_type: str, classes: Mapping[str, str], what: str) -> InputError:
     """The refusal of a `model_type` without a description: the nearest supported ones, and how to go on."""
-    known = "transformers knows it, but it is not described here yet; " if _in_transformers(model_type) else ""
+    known = "transformers knows it, but it is not described here yet; " if in_transformers(model_type) else ""
     hint = nearest(model_type, tuple(classes))
     right = f"{known}{hint + ' ' if hint else ''}supported: {', '.join(sorted(classes))}. {HERE}"
     return InputError(where, what, right)
 
 
-def _in_transformers(model_type: str) -> bool:
+def in_transformers(model_type: str) -> bool:
     if not model_type.replace("_", "").isalnum():
         return False
     found = find_spec("transformers")

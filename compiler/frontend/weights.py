@@ -6,7 +6,7 @@ never read. `read_stored` collects what is wrong with a file instead of giving u
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -57,6 +57,7 @@ class Stored:
     names: tuple[str, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
     source: str = ""
+    folder: str = ""
 
     @cached_property
     def table(self) -> dict[str, StoredTensor]:
@@ -65,6 +66,11 @@ class Stored:
 
 def read_stored(folder: Path) -> Stored | None:
     """The weights files in `folder`; None when there are none."""
+    found = _read_stored(folder)
+    return None if found is None else replace(found, folder=str(folder.resolve()))
+
+
+def _read_stored(folder: Path) -> Stored | None:
     index = folder / INDEX
     if index.is_file():
         return _from_index(folder, index)
