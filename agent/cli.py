@@ -33,7 +33,8 @@ app = typer.Typer(
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Directory with config.json, a config.json, a model_type, or path.py:function."
+        metavar="MODEL",
+        help="Directory with config.json, a config.json, a model_type (class defaults), or path.py:function.",
     ),
 ]
 Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help="As MODEL elsewhere; one row each.")]
@@ -143,6 +144,23 @@ def inspect(
     from agent.summary import console, show_inspection
 
     show_inspection(console(), found, figures, inspect_facts(found))
+
+
+@app.command()
+def describe(
+    model: Model,
+    out: Annotated[str, typer.Option(metavar="FILE", help="Write the file here.", show_default=False)] = "",
+) -> None:
+    """Write MODEL as a Python file to change and onboard (FILE.py:model)."""
+    from agent.runfolder import write_file
+    from compiler.frontend.describe import FUNCTION, describe_model
+
+    text = describe_model(model)
+    if not out:
+        _print(text)
+        return
+    write_file(out, "--out", text)
+    sys.stderr.write(f"written: {out}; onboard it as {out}:{FUNCTION}\n")
 
 
 @app.command("compile")

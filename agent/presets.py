@@ -150,7 +150,7 @@ def _pad(block: Block, dim: str, ways: int) -> int:
     size = ops[0].size(dim)
     group = max(
         (
-            t.dtype.group
+            max(t.dtype.group, t.dtype.rows)
             for op in ops
             for t in (block.tensor[i] for i in op.inputs)
             if t.role is Role.WEIGHT and any(d.name == dim for d in t.dims)

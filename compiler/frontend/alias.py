@@ -106,6 +106,7 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "rotary_share": ("partial_rotary_factor", "rotary_pct"),
     "dtype": ("dtype", "torch_dtype"),
     "quantisation": ("quantization_config",),
+    "expert_storage": ("expert_dtype",),
     "architectures": ("architectures",),
     "model_type": ("model_type",),
 }

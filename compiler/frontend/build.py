@@ -8,18 +8,20 @@ from dataclasses import dataclass
 from compiler.frontend.attention import SOFTCAP_FLOPS, add_mixer, mixer_sizes
 from compiler.frontend.builder import BlockBuilder, Weight
 from compiler.frontend.ffn import add_ffn, ffn_sizes
-from compiler.frontend.quant import Storage, WeightKind, excluded_keys, storage
+from compiler.frontend.quant import Kept, Storage, WeightKind, storage, stored_apart
 from compiler.frontend.spec import Layer, ModelSpec, name_kinds
+from compiler.frontend.stored import stored_types
+from compiler.frontend.weights import Stored
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, Graph, Op, Pattern, Role, Workload
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer and the checkpoint keys of its weights that are kept unquantised: together they decide the block."""
+    """A layer and the checkpoint keys of its weights that are stored otherwise: together they decide the block."""
 
     layer: Layer
-    excluded: frozenset[str]
+    apart: frozenset[tuple[str, Kept]]
 
 
 def build(spec: ModelSpec, workload: Workload) -> Graph:
@@ -28,18 +30,38 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
     Raises InputError where `workload.weights` is not a storage choice, or asks for a quantisation not supported.
     """
     kept = storage(spec, workload.weights)
-    keys = {layer: _quantised(spec, layer, workload, kept) for layer in dict.fromkeys(spec.layers)}
+    keys = {layer: _keys(spec, layer, workload, kept) for layer in dict.fromkeys(spec.layers)}
     layers = [
-        _Layer(layer, excluded_keys(spec, workload.weights, keys[layer], index))
+        _Layer(layer, stored_apart(spec, workload.weights, kept, keys[layer], index))
         for index, layer in enumerate(spec.layers)
     ]
+    if spec.stored and workload.weights == "auto":
+        layers = _by_files(spec, spec.stored, workload, kept, layers)
+        kept = kept.with_apart(_edges_by_files(spec, spec.stored, workload, kept))
     kinds = name_kinds([(item.layer.label, item) for item in layers])
     middle = [
-        _layer(spec, item.layer, workload, kept.without(item.excluded)).block(kind)
+        _layer(spec, item.layer, workload, kept.with_apart(kept.apart | item.apart)).block(kind)
         for kind, item in dict(zip(kinds, layers, strict=True)).items()
     ]
     blocks = (_embed(spec, workload, kept), *middle, _head(spec, workload, kept), _sample(spec, workload, kept))
     return Graph(spec.name, spec.model_type, blocks, ("embed", *kinds, "head", "sample"), workload)
+
+
+def _by_files(spec: ModelSpec, stored: Stored, workload: Workload, kept: Storage, layers: list[_Layer]) -> list[_Layer]:
+    """Each layer with the types its weights have in the files."""
+    blocks = {item: _layer(spec, item.layer, workload, kept.with_apart(item.apart)).block("layer") for item in layers}
+    out = []
+    for index, item in enumerate(layers):
+        apart = dict(item.apart) | stored_types(stored.table, blocks[item].weights, index)
+        out.append(_Layer(item.layer, frozenset(apart.items())))
+    return out
+
+
+def _edges_by_files(spec: ModelSpec, stored: Stored, workload: Workload, kept: Storage) -> frozenset[tuple[str, Kept]]:
+    """The types of embedding and head in the files, where they differ."""
+    blocks = _embed(spec, workload, kept), _head(spec, workload, kept)
+    found = [stored_types(stored.table, block.weights, 0) for block in blocks]
+    return frozenset((found[0] | found[1]).items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +88,9 @@ def _layer(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> 
     return _Built(b, "y" if layer.ffn else "attn.y", cache)
 
 
-def _quantised(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> tuple[str, ...]:
-    """Checkpoint keys of the weights of `layer` that may be quantised."""
-    if not spec.quantisation.excluded:
+def _keys(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> tuple[tuple[str, WeightKind], ...]:
+    """Checkpoint keys of the weights of `layer` that may be quantised, and their kinds."""
+    if not spec.quantisation.patterns:
         return ()
     return tuple(_layer(spec, layer, workload, kept).builder.quantised)
 
@@ -94,11 +116,14 @@ def _embed(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
 
 def _head(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
     """Logits of the last token of each sequence."""
-    b = _edge(spec, kept, workload.batch)
+    keys = ((f"{spec.names.module('head.lm_head')}.weight", WeightKind.HEAD),)
+    apart = stored_apart(spec, workload.weights, kept, keys, 0)
+    b = _edge(spec, kept.with_apart(apart | kept.apart), workload.batch)
     b.enter("x", "tokens hidden")
     b.norm("head.norm", "x", "head.normed", "tokens hidden", spec.norm)
     head, table = (spec.names.module(role) for role in ("head.lm_head", "embed" if spec.tied else "head.lm_head"))
-    weight = Weight(table, spec.head_bias, WeightKind.PLAIN, bias_module=head)
+    kind = WeightKind.PLAIN if spec.tied else WeightKind.HEAD
+    weight = Weight(table, spec.head_bias, kind, bias_module=head)
     out = "head.logits" if spec.softcap else "logits"
     b.project("head.lm_head", ("head.normed",), out, "tokens vocab <- hidden", weight)
     if spec.softcap:

@@ -6,6 +6,7 @@ norms that every architecture has are here, so that the modules that describe a 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from compiler.frontend.names import LLAMA, Names
 from compiler.frontend.parts import RMS, Norm
@@ -47,7 +48,7 @@ class BlockBuilder:
         self.sizes = sizes
         self.storage = storage
         self.names = names
-        self.quantised: list[str] = []  # checkpoint keys of weights that may be quantised
+        self.quantised: list[tuple[str, WeightKind]] = []  # checkpoint keys of weights that may be quantised
         self._ops: list[Op] = []
         self._tensors: list[Tensor] = []
         self._inputs: list[str] = []
@@ -61,12 +62,17 @@ class BlockBuilder:
         self._inputs.append(name)
         return name
 
-    def weight(self, name: str, words: str, key: str, kind: WeightKind = WeightKind.PLAIN) -> str:
-        """A weight tensor stored as its kind says; `key` is its full checkpoint name."""
+    def weight(self, name: str, words: str, key: str, kind: WeightKind = WeightKind.PLAIN, contracted: int = 1) -> str:
+        """A weight tensor stored as its kind says; `key` is its full checkpoint name.
+
+        Its matrices have the last `contracted` dimensions as columns and the others as rows; experts have one each.
+        """
         if kind is not WeightKind.PLAIN:
-            self.quantised.append(key)
-        dtype = self.storage.dtype(kind, key)
-        self._tensors.append(Tensor(name, self.dims(words), dtype, Role.WEIGHT, key))
+            self.quantised.append((key, kind))
+        dims = self.dims(words)
+        sides = [d.size for d in dims if d.name != "experts" or kind is not WeightKind.EXPERT]
+        dtype = self.storage.dtype(kind, key, prod(sides[:-contracted]), prod(sides[-contracted:]))
+        self._tensors.append(Tensor(name, dims, dtype, Role.WEIGHT, key))
         return name
 
     def emit(self, op: Op, *words: str, role: Role = Role.ACTIVATION, dtype: DType = DType.BF16) -> None:
@@ -99,7 +105,7 @@ class BlockBuilder:
         left, reduced = (part.split() for part in words.split("<-"))
         kept = [word for word in left if word not in _FLOWING]
         lead = ["experts"] if weight.routing else []
-        tensors = [self.weight(f"w.{name}", " ".join(lead + kept + reduced), weight.key, weight.kind)]
+        tensors = [self.weight(f"w.{name}", " ".join(lead + kept + reduced), weight.key, weight.kind, len(reduced))]
         if weight.bias:
             tensors.append(self.weight(f"b.{name}", " ".join(lead + kept), weight.bias_key))
         op = Op(

@@ -16,6 +16,7 @@ from compiler.frontend.build import build
 from compiler.frontend.capture.ir import Captured
 from compiler.frontend.capture.place import Place, find_place
 from compiler.frontend.families import has_reader, load_model
+from compiler.frontend.python_file import call_function, python_place
 from compiler.frontend.read import in_transformers, read_object
 from compiler.frontend.spec import CACHE_ELEMENT_NBYTES, Fact, ModelSpec, Status
 from compiler.ir.graph import Block, Graph, Phase, Role, Workload
@@ -138,7 +139,7 @@ def open_door(model: str, frontend: Frontend = Frontend.AUTO, captures: Path | N
 
     Raises InputError for whatever is no model, names a type nobody knows, or cannot be described or traced.
     """
-    if frontend is Frontend.SPEC or (frontend is Frontend.AUTO and has_reader(model)):
+    if frontend is Frontend.SPEC or (frontend is Frontend.AUTO and (has_reader(model) or _returns_spec(model))):
         return Model(load_model(model))
     place = find_place(model)
     if frontend is Frontend.AUTO and not _has_class(place):
@@ -146,6 +147,12 @@ def open_door(model: str, frontend: Frontend = Frontend.AUTO, captures: Path | N
     from compiler.frontend.capture.trace import capture
 
     return Model(capture(model, captures))
+
+
+def _returns_spec(model: str) -> bool:
+    """Whether MODEL is a function of a Python file that returns a ModelSpec (the other thing it may be is a module)."""
+    place = python_place(model)
+    return place is not None and isinstance(call_function(*place), ModelSpec)
 
 
 def _has_class(place: Place) -> bool:

@@ -4,18 +4,22 @@ One row a `model_type` (rows.py, moe_rows.py). A row says which facts the family
 it has for absent keys.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from compiler.errors import InputError
-from compiler.frontend.alias import HARMLESS, STRUCTURAL, structural_keys
+from compiler.frontend.compared import with_stored
 from compiler.frontend.facts import Facts
 from compiler.frontend.family import Family
 from compiler.frontend.moe_rows import EXPERTS
+from compiler.frontend.python_file import call_function, python_place
 from compiler.frontend.quant import read_dtype, read_quantisation
-from compiler.frontend.read import Source, describe, open_model, unknown_type
+from compiler.frontend.read import HERE, Source, describe, in_transformers, open_model
 from compiler.frontend.rows import DENSE
-from compiler.frontend.spec import Ffn, Layer, Mixer, ModelSpec
+from compiler.frontend.spec import Fact, Ffn, Layer, Mixer, ModelSpec
+from compiler.frontend.unknown import Classified, classify_with
+from compiler.frontend.weights import read_header
 
 _ACTIVATIONS = (
     "silu",
@@ -39,12 +43,33 @@ _CLASSES: Final[dict[str, str]] = {name: family.config_class for name, family in
 
 
 def load_model(model: str) -> ModelSpec:
-    """Read MODEL: a directory with config.json, a path to one, or a supported `model_type` (its class defaults).
+    """Read MODEL: a directory with config.json, a path to one, a supported `model_type` (its class defaults), or
+    `path.py:function`, whose function returns a ModelSpec.
 
     Raises InputError for whatever cannot be read as one of the supported families, and for every fact that is needed
     and missing, contradictory or absurd. Never uses the network, never executes code the config names.
     """
-    return read_spec(open_model(model, _CLASSES))
+    place = python_place(model)
+    if place is not None:
+        return _described(model, call_function(*place))
+    source = open_source(model)
+    spec = read_spec(source)
+    return with_stored(spec, Path(source.where).parent) if Path(source.where).name == "config.json" else spec
+
+
+def _described(model: str, value: object) -> ModelSpec:
+    """What the function of a Python file returned, with the file as its source."""
+    if not isinstance(value, ModelSpec):
+        raise InputError(model, f"returns a {type(value).__name__}, not a ModelSpec", HERE)
+    return replace(value, facts=(*value.facts, Fact("description", model, model, "described in Python")))
+
+
+def open_source(model: str) -> Source:
+    """The configuration MODEL names; InputError where it is a weights file, or no configuration."""
+    if model.endswith(".safetensors") and Path(model).is_file():
+        read_header(Path(model))
+        raise InputError(model, "holds weights, not a config", "give its directory, with a config.json in it")
+    return open_model(model, _CLASSES)
 
 
 def has_reader(model: str) -> bool:
@@ -112,10 +137,21 @@ def _family(source: Source) -> tuple[str, Family]:
         what = f"is {describe(found.value)}, not a name"
         raise InputError(f"{source.where}: {found.key}", what, f"supported: {', '.join(FAMILIES)}")
     if found.value not in FAMILIES:
-        strange = [key for key in source.values if key in STRUCTURAL or key not in structural_keys() | HARMLESS]
-        what = f"{found.value} is not supported; facts not described here: {', '.join(strange[:12]) or 'none'}"
-        raise unknown_type(f"{source.where}: {found.key}", found.value, _CLASSES, what)
+        raise classified(source).error(FAMILIES, in_transformers(found.value))
     return found.value, FAMILIES[found.value]
+
+
+def is_unknown(source: Source) -> bool:
+    """Whether the config names a type that no family here reads."""
+    found = Facts(source, "a model").find("model_type")
+    return found is not None and isinstance(found.value, str) and bool(found.value) and found.value not in FAMILIES
+
+
+def classified(source: Source) -> Classified:
+    """The facts of a config of unknown type, and the nearest family."""
+    found = Facts(source, "a model").find("model_type")
+    types = {name: family.architecture for name, family in FAMILIES.items()}
+    return classify_with(source, str(found.value if found else ""), types, read_spec)
 
 
 def _check_architecture(facts: Facts, family: Family) -> None:

@@ -1,106 +1,64 @@
-"""Storage types: what a config says about quantisation, and the type each weight is kept in.
+"""Storage types: the type each weight is kept in, from what the checkpoint says and what the user chose.
 
-`auto` follows the checkpoint; `bf16` and `fp8` are the user's choice. Embedding, head, norms, router, biases and sinks
-are never quantised: the published fp8 and mxfp4 checkpoints keep them as they are.
+`auto` follows the checkpoint; `bf16` and `fp8` are the user's choice. Embedding, norms, router, biases and sinks are
+never quantised, the head only where a rule names it: the published quantised checkpoints keep them as they are.
 """
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from enum import Enum, auto
-from fnmatch import fnmatchcase
 
 from compiler.errors import InputError, nearest
-from compiler.frontend.facts import Facts
-from compiler.frontend.read import describe
-from compiler.frontend.spec import ModelSpec, Quantisation
-from compiler.ir.dtype import DType
+from compiler.frontend.quant_read import METHODS, read_dtype, read_quantisation
+from compiler.frontend.quantisation import WeightKind
+from compiler.frontend.spec import ModelSpec, MoE
+from compiler.ir.dtype import FP8, DType, Scheme
+
+__all__ = [
+    "CHOICES",
+    "METHODS",
+    "Kept",
+    "Storage",
+    "WeightKind",
+    "read_dtype",
+    "read_quantisation",
+    "storage",
+    "stored_apart",
+    "supported",
+]
 
 CHOICES = ("auto", "bf16", "fp8")
-METHODS = ("fp8", "mxfp4")
 
-_STATED = {
-    "bfloat16": DType.BF16,
-    "bf16": DType.BF16,
-    "float16": DType.FP16,
-    "fp16": DType.FP16,
-    "half": DType.FP16,
-    "float32": DType.FP32,
-    "fp32": DType.FP32,
-    "float": DType.FP32,
-}
-
-
-class WeightKind(Enum):
-    """What decides the storage type of a weight."""
-
-    PLAIN = auto()  # embedding, head, norm, router, bias, sinks
-    LINEAR = auto()
-    EXPERT = auto()  # the matrices of routed experts
+Kept = DType | Scheme
+#: A pattern that names experts one by one, as a name or inside an expression.
+_NUMBERED = re.compile(r"experts\\?\.[(\[]?\d")
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The storage type of each kind of weight; weights whose checkpoint key is in `excluded` are kept plain."""
+    """How each kind of weight is stored. apart: checkpoint keys whose storage differs; head None: as plain."""
 
     plain: DType
-    linear: DType
-    expert: DType
-    excluded: frozenset[str] = frozenset()
+    linear: Kept
+    expert: Kept
+    head: Kept | None = None
+    apart: frozenset[tuple[str, Kept]] = frozenset()
 
-    def dtype(self, kind: WeightKind, key: str) -> DType:
-        if kind is WeightKind.PLAIN or key in self.excluded:
-            return self.plain
-        return self.linear if kind is WeightKind.LINEAR else self.expert
+    def dtype(self, kind: WeightKind, key: str, rows: int = 1, columns: int = 1) -> DType:
+        """The storage type of a weight whose matrices have `rows` x `columns` (the contracted side)."""
+        stored = dict(self.apart).get(key, self.of(kind))
+        return stored.fitted(rows, columns) if isinstance(stored, Scheme) else stored
 
-    def without(self, keys: frozenset[str]) -> "Storage":
-        return replace(self, excluded=keys)
+    def of(self, kind: WeightKind) -> Kept:
+        """How weights of `kind` are stored where their key says nothing else."""
+        if kind is WeightKind.LINEAR:
+            return self.linear
+        if kind is WeightKind.EXPERT:
+            return self.expert
+        return self.head or self.plain if kind is WeightKind.HEAD else self.plain
 
-
-def read_dtype(facts: Facts) -> DType:
-    """The storage type of what is not quantised; bf16 when the config is silent."""
-    if facts.find("dtype") is None:
-        facts.assume("dtype", "bfloat16", "bf16 storage when the config is silent")
-        return DType.BF16
-    name = facts.word("dtype", (*_STATED, *(f"torch.{name}" for name in _STATED)), "")
-    return _STATED[name.removeprefix("torch.")]
-
-
-def read_quantisation(facts: Facts) -> Quantisation:
-    """How the checkpoint stores linear weights. An unknown method is kept by name: `storage` refuses it."""
-    table = facts.table("quantisation")
-    if table is None:
-        return Quantisation()
-    method = table.get("quant_method")
-    if not isinstance(method, str) or not method:
-        raise facts.error("quantisation", f"is {describe(method)}", f"one of {', '.join(METHODS)}", ".quant_method")
-    if method not in METHODS:
-        return Quantisation(method)
-    return Quantisation(method, _block(facts, table), _excluded(facts, table))
-
-
-def _block(facts: Facts, table: dict[str, object]) -> int | None:
-    block = table.get("weight_block_size")
-    if block is None:
-        return None
-    side = DType.FP8_BLOCK.group
-    if block != [side, side] or any(type(n) is not int for n in block):
-        raise facts.error("quantisation", f"is {block!r:.60}", f"[{side}, {side}] or null", ".weight_block_size")
-    return side
-
-
-def _excluded(facts: Facts, table: dict[str, object]) -> tuple[str, ...]:
-    names = table.get("modules_to_not_convert")
-    at = ".modules_to_not_convert"
-    if names is None:
-        return ()
-    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise facts.error("quantisation", f"is {describe(names)}", "a list of module names, * for any layer", at)
-    for name in names:
-        if re.search(r"experts\.\d", name):
-            what = f"names {name}: single experts kept apart are not modelled"
-            raise facts.error("quantisation", what, "all experts of a layer or none", at)
-    return tuple(names)
+    def with_apart(self, apart: frozenset[tuple[str, Kept]]) -> "Storage":
+        return replace(self, apart=apart)
 
 
 def storage(spec: ModelSpec, weights: str) -> Storage:
@@ -114,34 +72,60 @@ def storage(spec: ModelSpec, weights: str) -> Storage:
     if weights == "bf16":
         return Storage(DType.BF16, DType.BF16, DType.BF16)
     how = spec.quantisation
-    fp8 = DType.FP8 if how.block is None else DType.FP8_BLOCK
     if weights == "fp8":
+        blocks = next((r.scheme for r in how.rules if how.method == "fp8" and r.scheme.columns), FP8)
+        fp8 = blocks if blocks.element is FP8.element else FP8
         return Storage(DType.BF16, fp8, fp8)
-    if how.method is None:
-        return Storage(spec.dtype, spec.dtype, spec.dtype)
-    if how.method == "fp8":
-        return Storage(spec.dtype, fp8, fp8)
-    if how.method == "mxfp4":
-        return Storage(spec.dtype, spec.dtype, DType.MXFP4)
-    where, what = f"{spec.name}: quantization_config.quant_method", f"{how.method} is not supported"
-    raise InputError(where, what, f"supported: {', '.join(METHODS)}; or choose the storage: weights bf16 or fp8")
+    if not supported(spec):
+        where, what = f"{spec.name}: quantization_config.quant_method", f"{how.method} is not supported"
+        raise InputError(where, what, f"supported: {', '.join(METHODS)}; or choose the storage: weights bf16 or fp8")
+    linear, expert, head = (_general(spec, kind) for kind in (WeightKind.LINEAR, WeightKind.EXPERT, WeightKind.HEAD))
+    return Storage(spec.dtype, linear, expert, head)
 
 
-def excluded_keys(spec: ModelSpec, weights: str, keys: Iterable[str], layer: int) -> frozenset[str]:
-    """Which of the checkpoint `keys` (with {layer}, {expert}) the checkpoint keeps unquantised in `layer`.
+def supported(spec: ModelSpec) -> bool:
+    """Whether the storage of the checkpoint can be followed (`auto`)."""
+    return spec.quantisation.method is None or bool(spec.quantisation.rules)
 
-    A pattern names a module from the start, or its end; `*` is anything. Under `fp8` the exclusions of an fp8
-    checkpoint hold too; those of an mxfp4 checkpoint were made for another type and do not.
+
+def _general(spec: ModelSpec, kind: WeightKind) -> Kept:
+    """What the first rule without targets says of `kind`."""
+    rules = (r.scheme for r in spec.quantisation.rules if kind in r.kinds and not r.targets)
+    return next(rules, None) or spec.dtype
+
+
+def stored_apart(
+    spec: ModelSpec, weights: str, kept: Storage, keys: Iterable[tuple[str, WeightKind]], layer: int
+) -> frozenset[tuple[str, Kept]]:
+    """Which of the checkpoint `keys` (with {layer}, {expert}) the checkpoint stores otherwise than `kept` in `layer`.
+
+    Under `fp8` the exclusions of an fp8 checkpoint hold too; those of another were made for another type and do not.
+    Raises InputError where the experts of a layer are not all stored in the same way.
     """
     how = spec.quantisation
-    if not how.excluded or weights == "bf16" or (weights == "fp8" and how.method != "fp8"):
+    if not how.patterns or weights == "bf16" or (weights == "fp8" and how.method != "fp8"):
         return frozenset()
-    return frozenset(key for key in keys if _matches(how.excluded, key, layer))
+    apart = []
+    for key, kind in keys:
+        stored = _stored(spec, kept, kind, key.replace("{layer}", str(layer)), layer)
+        if weights == "fp8" and stored != kept.plain:
+            stored = kept.of(kind)
+        if stored != kept.of(kind):
+            apart.append((key, stored))
+    return frozenset(apart)
 
 
-def _matches(patterns: tuple[str, ...], key: str, layer: int) -> bool:
-    module = key.removesuffix(".weight").replace("{layer}", str(layer)).replace("{expert}", "0")
-    parts = module.split(".")
-    names = {".".join(parts[:n]) for n in range(1, len(parts) + 1)} | {".".join(parts[n:]) for n in range(len(parts))}
-    exact = names.intersection(patterns)
-    return bool(exact) or any("*" in p and (fnmatchcase(module, p) or fnmatchcase(module, f"{p}.*")) for p in patterns)
+def _stored(spec: ModelSpec, kept: Storage, kind: WeightKind, key: str, layer: int) -> Kept:
+    module = key.removesuffix(".weight")
+    if "{expert}" not in module:
+        rule = spec.quantisation.rule(kind, module)
+        return rule.scheme if rule else kept.plain
+    ffn = spec.layers[layer].ffn
+    each = isinstance(ffn, MoE) and any(_NUMBERED.search(p) for p in spec.quantisation.patterns)
+    count = ffn.experts if each and isinstance(ffn, MoE) else 1
+    rules = [spec.quantisation.rule(kind, module.replace("{expert}", str(n))) for n in range(count)]
+    if any(rule != rules[0] for rule in rules):
+        odd = next(n for n, rule in enumerate(rules) if rule != rules[0])
+        what = f"expert {odd} of layer {layer} is not stored as expert 0: single experts kept apart are not modelled"
+        raise InputError(f"{spec.name}: quantization_config", what, "all experts of a layer or none")
+    return rules[0].scheme if rules[0] else kept.plain

@@ -92,7 +92,7 @@ def _from_file(path: Path) -> Source:
     return Source(str(path), name, values, values)
 
 
-def read_object(path: Path) -> dict[str, object]:
+def read_object(path: Path, what: str = "a config") -> dict[str, object]:
     """The JSON object in `path`. Bare Infinity and NaN are accepted.
 
     Raises InputError naming file, line and column for anything else, including a Git-LFS pointer or a merge marker.
@@ -103,7 +103,7 @@ def read_object(path: Path) -> dict[str, object]:
         raise InputError(str(path), f"cannot be read ({error.strerror})", "check it and its permissions") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start}", "is not UTF-8 text", "a JSON object in UTF-8") from error
-    _refuse_impostors(path, text)
+    _refuse_impostors(path, text, what)
     try:
         value = json.loads(text, object_pairs_hook=lambda pairs: _unique(path, pairs))
     except json.JSONDecodeError as error:
@@ -132,9 +132,9 @@ def _children(node: object) -> list[object]:
     return node if isinstance(node, list) else []
 
 
-def _refuse_impostors(path: Path, text: str) -> None:
+def _refuse_impostors(path: Path, text: str, wanted: str) -> None:
     if text.startswith("version https://git-lfs"):
-        raise InputError(str(path), "is a Git-LFS pointer, not a config", "fetch the file itself (git lfs pull)")
+        raise InputError(str(path), f"is a Git-LFS pointer, not {wanted}", "fetch the file itself (git lfs pull)")
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith(("<<<<<<< ", ">>>>>>> ")) or line == "=======":
             raise InputError(f"{path}: line {number}", f"is a leftover merge marker: {line[:40]}", "resolve the merge")
@@ -167,9 +167,6 @@ def _class_defaults(model_type: str, classes: Mapping[str, str]) -> Source:
 
 
 def _unknown_model(model: str, classes: Mapping[str, str]) -> InputError:
-    base = model.split(":")[0]
-    if base.endswith(".py"):
-        return InputError(_short(model), "a Python description is not read by this version", GIVE)
     if "/" in model or "\\" in model or model.endswith(".json"):
         return InputError(_short(model), "there is no such file or directory", f"{GIVE}; nothing is fetched")
     what = "is neither a file, a directory nor a supported model_type"

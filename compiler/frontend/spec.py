@@ -14,6 +14,8 @@ from compiler.frontend.ffns import Dense, ExpertNames, Ffn, MoE, Scoring
 from compiler.frontend.mixers import Attention, LatentAttention, Mixer, QkNorm
 from compiler.frontend.names import Names
 from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, positive
+from compiler.frontend.quantisation import Quantisation, Rule, WeightKind
+from compiler.frontend.weights import Stored
 from compiler.ir.dtype import DType
 
 __all__ = [
@@ -34,8 +36,10 @@ __all__ = [
     "NormKind",
     "QkNorm",
     "Quantisation",
+    "Rule",
     "Scoring",
     "Status",
+    "WeightKind",
     "Wiring",
 ]  # fmt: skip
 
@@ -102,24 +106,13 @@ class Layer:
         return before * self.pre_norm + parts * self.post_norm
 
 
-@dataclass(frozen=True, slots=True)
-class Quantisation:
-    """How the publisher's checkpoint stores linear weights. `method` None: as everything else.
-
-    block: elements along both sides of a scale's block, None for one scale a tensor. excluded: modules kept as is.
-    """
-
-    method: str | None = None
-    block: int | None = None
-    excluded: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True)
 class ModelSpec:
     """A decoder-only language model. `dtype` is the storage type of what is not quantised.
 
     norm: before the head. positions: rows of a learned position table, 0 for none. embed_norm: after the embedding.
     softcap: logits go through a tanh.
+    stored: what the weights files beside the config hold.
     """
 
     name: str
@@ -138,6 +131,7 @@ class ModelSpec:
     softcap: bool = False
     names: Names = field(default_factory=Names)
     facts: tuple[Fact, ...] = ()
+    stored: Stored | None = None
 
     def __post_init__(self) -> None:
         positive("model", self.hidden, self.vocab, len(self.layers), self.mtp_modules + 1)

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from compiler.diagnostic import Code, Diagnostic, Refusals
 from compiler.ir.actions import Rewrite, Rule, known
-from compiler.ir.dtype import DType
+from compiler.ir.dtype import DType, blended
 from compiler.ir.graph import Block, Dim, Op, Pattern, Role, Tensor
 
 CORE = "attn.core"  # scores, softmax and values in one streaming pass
@@ -56,7 +56,7 @@ def _merge(block: Block, names: tuple[str, ...], merged: str, rows: Dim, drop: t
     """Contractions `names`, which read the same input, become one with a dimension `rows` in place of `drop`."""
     ops = [block.op[n] for n in names]
     weights = [[block.tensor[i] for i in op.inputs if block.tensor[i].role is Role.WEIGHT] for op in ops]
-    if len({w.dtype for ws in weights for w in ws if "hidden" in {d.name for d in w.dims}}) > 1:
+    if any(len({w.dtype.label for w in slot}) > 1 for slot in zip(*weights, strict=True)):
         raise NotApplicable(f"{', '.join(names)} are stored in different types")
     base = ops[-1]
     dims = list(base.dims)
@@ -69,7 +69,8 @@ def _merge(block: Block, names: tuple[str, ...], merged: str, rows: Dim, drop: t
         wdims.insert(place, rows)
         prefix = "w." if slot == 0 else "b."
         key = "+".join(ws[slot].key for ws in weights)
-        fresh.append(Tensor(prefix + merged, tuple(wdims), last.dtype, Role.WEIGHT, key))
+        dtype = blended((ws[slot].dtype, ws[slot].elements) for ws in weights)
+        fresh.append(Tensor(prefix + merged, tuple(wdims), dtype, Role.WEIGHT, key))
     shared = tuple(i for i in base.inputs if block.tensor[i].role is not Role.WEIGHT)
     op = replace(
         base,

@@ -171,15 +171,16 @@ def _block_scales(block: Block, splits: dict[str, Split]) -> Iterable[Diagnostic
     for op in block.ops:
         split = splits[op.name]
         for weight in (block.tensor[i] for i in op.inputs if block.tensor[i].role is Role.WEIGHT):
-            if weight.dtype.group == 1 or not split:
+            if max(weight.dtype.group, weight.dtype.rows) == 1 or not split:
                 continue
             for reduced in (True, False):
                 dims = [d for d in weight.dims if d.name not in APART and (d.name in op.reduced) == reduced]
-                if not any(d.name in split for d in dims) or (not reduced and weight.dtype.label == "mxfp4"):
+                group = weight.dtype.group if reduced else weight.dtype.rows
+                if not any(d.name in split for d in dims):
                     continue
                 local = prod(split[d.name][1] if d.name in split else d.size for d in dims)
-                if local % weight.dtype.group:
-                    whole, group = prod(d.size for d in dims), weight.dtype.group
+                if local % group:
+                    whole = prod(d.size for d in dims)
                     ways = prod(split[d.name][0] for d in dims if d.name in split)
                     yield Diagnostic(
                         Code.SHARD_BLOCK_SCALE,

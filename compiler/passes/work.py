@@ -9,14 +9,26 @@ from functools import lru_cache
 from math import ceil, prod
 
 from compiler.ir.actions import Experts, known
-from compiler.ir.dtype import DType
+from compiler.ir.dtype import DType, Element
 from compiler.ir.graph import Block, CollectiveKind, Dim, Op, Pattern, Role, Routing, Tensor, is_cache
 from compiler.passes.rewrite import CORE
 from compiler.routing import expected_active, expected_busiest, expected_loads
 from compiler.target import Target
 
-#: Vector passes a stored element takes to become BF16: one cast (fp8, int8, fp16); unpack and scale (mxfp4).
-CONVERT_PASSES = {DType.BF16: 0, DType.FP32: 0, DType.MXFP4: 2}
+#: Vector passes a stored element takes to become BF16. 8 and 16 bits: one cast. 4 bits: unpack, then scale (a zero
+#: point is folded into that multiply-add). NF4: unpack, look up, scale. Scales of whole rows, matrices and blocks
+#: multiply the sums, once for many elements.
+CONVERT_PASSES = {
+    Element.BF16: 0,
+    Element.FP32: 0,
+    Element.INT32: 0,
+    Element.FP16: 1,
+    Element.FP8: 1,
+    Element.INT8: 1,
+    Element.INT4: 2,
+    Element.FP4: 2,
+    Element.NF4: 3,
+}
 #: Relative: what is this close to a whole number is that number.
 _ROUNDING = 1e-9
 #: Dimensions inside a cache row: a stream walks them in order, so they give no further ports.
@@ -78,6 +90,12 @@ class Tiling:
     experts: Experts | None
 
 
+def convert_passes(dtype: DType) -> int:
+    """Vector passes an element of `dtype` takes to become BF16; 8 bits in groups along a row are scaled one by one."""
+    along = dtype.element.bits == 8 and dtype.group > 1 and dtype.rows == 1
+    return CONVERT_PASSES[dtype.element] + along
+
+
 @lru_cache(maxsize=8192)
 def block_work(block: Block, tiling: Tiling, target: Target) -> tuple[Work, ...]:
     """Work of every op of `block`, in order."""
@@ -95,7 +113,7 @@ def _op_work(block: Block, op: Op, tiling: Tiling, share: "_Tile", target: Targe
     touched = [(w, _touched(op, w, points, routed)) for w in weights]
     contract = op.pattern is Pattern.CONTRACT
     vectors = 0 if contract or op.pattern is Pattern.COLLECTIVE else padded // target.lanes * _passes(block, op, target)
-    vectors += sum(-(-n // target.lanes) * CONVERT_PASSES.get(w.dtype, 1) for w, n in touched)
+    vectors += sum(-(-n // target.lanes) * convert_passes(w.dtype) for w, n in touched)
     nbytes = sum(w.dtype.nbytes(n) for w, n in touched)
     link_bytes, link_steps = _link(op, block, share)
     return Work(

@@ -1,0 +1,177 @@
+"""A model as the Python file a person would write for it: `function()` in it returns the ModelSpec.
+
+Only what differs from defaults is written, equal layers once, each argument with the config key it came from. For a
+`model_type` nobody knows, a start is written: what could be read is filled in, the rest are `raise` lines.
+"""
+
+from typing import Any
+
+from compiler.frontend.families import classified, is_unknown, load_model, open_source
+from compiler.frontend.python_file import python_place
+from compiler.frontend.source_text import Writer
+from compiler.frontend.spec import Fact, ModelSpec, Status, name_kinds
+from compiler.frontend.unknown import Classified
+
+FUNCTION = "model"
+#: Field -> the facts it may come from, where the names differ.
+_FACTS = {
+    "width": ("expert_width", "ffn_width"),
+    "shared_width": ("shared_experts", "shared_expert_width"),
+    "q_group": ("heads",),
+    "q_bias": ("attention_bias",),
+    "k_bias": ("attention_bias",),
+    "v_bias": ("attention_bias",),
+    "o_bias": ("attention_bias",),
+    "bias": ("attention_bias", "mlp_bias", "expert_bias"),
+    "router_bias": ("expert_bias",),
+    "function": ("scoring",),
+    "groups": ("expert_groups",),
+    "scale": ("routed_scale",),
+    "rotary": ("rotary_share",),
+}
+#: Longest value in a comment.
+_CUT = 70
+
+
+def describe_model(model: str) -> str:
+    """The Python file of MODEL. InputError for what cannot be read, but not for a `model_type` nobody knows."""
+    if python_place(model) is None:
+        source = open_source(model)
+        if is_unknown(source):
+            return _start(classified(source))
+    return describe(load_model(model))
+
+
+def describe(spec: ModelSpec) -> str:
+    """The Python file of `spec`."""
+    used: set[str] = set()
+    writer = Writer(lambda owner, field, value: _comment(spec.facts, used, field, value))
+    body = _body(writer, spec)
+    rest = [fact for fact in spec.facts if fact.name not in used and fact.name != "layers"]
+    return _file(writer, spec, body, _remaining(rest))
+
+
+def _file(writer: Writer, spec: ModelSpec, body: list[str], notes: list[str]) -> str:
+    title = f"{_plain(spec.name)} ({_plain(spec.model_type)})"
+    head = f'"""{title}, as rdutune reads it: `rdutune inspect FILE.py:{FUNCTION}`."""'
+    lines = [head, "", *writer.imports, "", "", f"def {FUNCTION}() -> ModelSpec:", *_indented(body)]
+    return "\n".join([*lines, *([""] if notes else []), *notes]) + "\n"
+
+
+def _indented(lines: list[str]) -> list[str]:
+    return [f"    {line}" if line else "" for text in lines for line in text.split("\n")]
+
+
+def _body(writer: Writer, spec: ModelSpec) -> list[str]:
+    """The statements of the function."""
+    taken = {FUNCTION}
+    lines: list[str] = []
+    for part in ("mixer", "ffn"):
+        found = [getattr(layer, part) for layer in dict.fromkeys(spec.layers) if getattr(layer, part) is not None]
+        _name_all(writer, lines, [(item.label, item) for item in dict.fromkeys(found)], taken)
+    _name_all(writer, lines, list(dict(zip(spec.layers, spec.kinds, strict=True)).items()), taken, layers=True)
+    made = writer.made(spec, 0, skip=("facts", "stored"))
+    writer.use("compiler.frontend.spec", "ModelSpec")
+    if spec.stored is None:
+        return [*lines, f"return {made}"]
+    writer.use("compiler.frontend.compared", "with_stored")
+    writer.use("pathlib", "Path")
+    return [*lines, f"spec = {made}", f"return with_stored(spec, Path({spec.stored.folder!r}))"]
+
+
+def _name_all(
+    writer: Writer, lines: list[str], items: list[tuple[Any, Any]], taken: set[str], layers: bool = False
+) -> None:
+    """Give each of `items` (label, value; of layers value, label) a variable, and write it."""
+    pairs = [(label, value) for value, label in items] if layers else items
+    for (_, value), kind in zip(pairs, name_kinds(pairs), strict=True):
+        name = kind if kind.isidentifier() else "part"
+        while name in taken:
+            name += "_layer" if layers else "_part"
+        taken.add(name)
+        lines.append(f"{name} = {writer.made(value, 0)}")
+        writer.give_name(value, name)
+
+
+def _comment(facts: tuple[Fact, ...], used: set[str], field: str, value: object) -> str:
+    """Where the value of `field` comes from."""
+    found = [fact for name in _FACTS.get(field, (field,)) for fact in facts if fact.name == name]
+    fact = next((fact for fact in found if fact.value == value), found[0] if found else None)
+    if fact is None:
+        return ""
+    used.add(fact.name)
+    if fact.status is Status.ASSUMED:
+        return _plain(f"assumed: {fact.note}")
+    same = fact.value == value or not isinstance(fact.value, int | float | str)
+    return _plain(fact.key if same else f"{fact.key} = {fact.value}")
+
+
+def _remaining(facts: list[Fact]) -> list[str]:
+    """Comments with the facts that the description has no place for."""
+    lines = []
+    for status, title in ((Status.READ, "no place above"), (Status.ASSUMED, "assumed"), (Status.UNKNOWN, "unknown")):
+        rows = [fact for fact in facts if fact.status is status]
+        if rows:
+            lines += [f"# {title}:"] + [_row(fact) for fact in rows]
+    return lines
+
+
+def _row(fact: Fact) -> str:
+    note = f": {fact.note}" if fact.note else ""
+    return f"#   {_plain(fact.name)} = {_plain(str(fact.value))} ({_plain(fact.key)}){_plain(note)}"
+
+
+def _plain(text: str) -> str:
+    """Foreign text on one line of a comment or docstring."""
+    line = "".join(c if c.isprintable() else " " for c in text).replace("\\", "/").replace('"', "'")
+    return line if len(line) <= _CUT else line[: _CUT - 3] + "..."
+
+
+# --- a start for an unknown type
+
+
+def _start(found: Classified) -> str:
+    """A file to complete: the nearest type's description where the facts fit one, else the facts one by one."""
+    asks = [f"raise ValueError({f'fill in: {_plain(text)}'!r})" for text in found.open]
+    if found.spec is None:
+        return _skeleton(found, asks)
+    used: set[str] = set()
+    writer = Writer(lambda owner, field, value: _comment(found.spec.facts if found.spec else (), used, field, value))
+    body = _body(writer, found.spec)
+    intro = [f"# as {found.nearest} reads these facts; delete a raise line when the description says what it asks"]
+    rest = [fact for fact in found.spec.facts if fact.name not in used and fact.name != "layers"]
+    return _file(writer, found.spec, [*intro, *asks, *body], _remaining(rest))
+
+
+_NEEDED = ("hidden", "vocab", "layers", "heads", "kv_heads", "head_dim", "ffn_width")
+_EXPERTS = ("experts", "top_k", "expert_width")
+
+
+def _skeleton(found: Classified, asks: list[str]) -> str:
+    """The sizes every decoder has, as variables."""
+    sizes = {name: (key, value) for name, key, value in found.known if type(value) is int}
+    moe = any(name in sizes for name in _EXPERTS)
+    body = []
+    for name in (*_NEEDED, *(_EXPERTS if moe else ())):
+        if name in sizes:
+            body.append(f"{name} = {sizes[name][1]}  # {_plain(sizes[name][0])}")
+        else:
+            asks.append(f"raise ValueError({f'fill in: {name} = ... elements'.replace(' = ...', ' in')!r})")
+            body.append(f"{name} = 1")
+    ffn = "MoE(experts, top_k, expert_width)" if moe else "Dense(ffn_width)"
+    body += [
+        f"layer = Layer(Attention(kv_heads, heads // kv_heads, head_dim), {ffn})",
+        "return ModelSpec(",
+        f"    name={found.name!r},",
+        f"    model_type={found.model_type!r},",
+        "    hidden=hidden,",
+        "    vocab=vocab,",
+        "    tied=False,",
+        "    layers=(layer,) * layers,",
+        ")",
+    ]
+    names = ", ".join(sorted(["Attention", "Layer", "ModelSpec", "MoE" if moe else "Dense"]))
+    head = f'"""{_plain(found.name)} ({_plain(found.model_type)}): a start. Nearest supported type: {found.nearest}."""'
+    lines = [head, "", f"from compiler.frontend.spec import {names}", "", "", f"def {FUNCTION}() -> ModelSpec:"]
+    asks.append(f"raise ValueError({'fill in: the mixer and the feed-forward part of each layer'!r})")
+    return "\n".join([*lines, *_indented([*asks, *body])]) + "\n"
