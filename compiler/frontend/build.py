@@ -10,8 +10,7 @@ from compiler.frontend.builder import BlockBuilder, Weight
 from compiler.frontend.ffn import add_ffn, ffn_sizes
 from compiler.frontend.quant import Kept, Storage, WeightKind, storage, stored_apart
 from compiler.frontend.spec import Layer, ModelSpec, name_kinds
-from compiler.frontend.stored import stored_types
-from compiler.frontend.weights import Stored
+from compiler.frontend.stored import Lookup, stored_types
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, Graph, Op, Pattern, Role, Workload
 
@@ -36,8 +35,9 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
         for index, layer in enumerate(spec.layers)
     ]
     if spec.stored and workload.weights == "auto":
-        layers = _by_files(spec, spec.stored, workload, kept, layers)
-        kept = kept.with_apart(_edges_by_files(spec, spec.stored, workload, kept))
+        lookup = Lookup((), spec.stored.table)
+        layers = _by_files(spec, lookup, workload, kept, layers)
+        kept = kept.with_apart(_edges_by_files(spec, lookup, workload, kept))
     kinds = name_kinds([(item.layer.label, item) for item in layers])
     middle = [
         _layer(spec, item.layer, workload, kept.with_apart(kept.apart | item.apart)).block(kind)
@@ -47,20 +47,20 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
     return Graph(spec.name, spec.model_type, blocks, ("embed", *kinds, "head", "sample"), workload)
 
 
-def _by_files(spec: ModelSpec, stored: Stored, workload: Workload, kept: Storage, layers: list[_Layer]) -> list[_Layer]:
+def _by_files(spec: ModelSpec, lookup: Lookup, workload: Workload, kept: Storage, layers: list[_Layer]) -> list[_Layer]:
     """Each layer with the types its weights have in the files."""
     blocks = {item: _layer(spec, item.layer, workload, kept.with_apart(item.apart)).block("layer") for item in layers}
     out = []
     for index, item in enumerate(layers):
-        apart = dict(item.apart) | stored_types(stored.table, blocks[item].weights, index)
+        apart = dict(item.apart) | stored_types(lookup, blocks[item].weights, index)
         out.append(_Layer(item.layer, frozenset(apart.items())))
     return out
 
 
-def _edges_by_files(spec: ModelSpec, stored: Stored, workload: Workload, kept: Storage) -> frozenset[tuple[str, Kept]]:
+def _edges_by_files(spec: ModelSpec, lookup: Lookup, workload: Workload, kept: Storage) -> frozenset[tuple[str, Kept]]:
     """The types of embedding and head in the files, where they differ."""
     blocks = _embed(spec, workload, kept), _head(spec, workload, kept)
-    found = [stored_types(stored.table, block.weights, 0) for block in blocks]
+    found = [stored_types(lookup, block.weights, 0) for block in blocks]
     return frozenset((found[0] | found[1]).items())
 
 

@@ -9,7 +9,7 @@ from compiler.errors import InputError
 from compiler.frontend.build import build
 from compiler.frontend.quant import supported
 from compiler.frontend.spec import Fact, ModelSpec, Status
-from compiler.frontend.stored import counted_keys, data_keys, find, stored_type
+from compiler.frontend.stored import Lookup
 from compiler.frontend.weights import UNPACKED, Stored, read_stored
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, Pattern, Phase, Tensor, Workload
@@ -64,16 +64,16 @@ def _renamed(key: str) -> str:
 def _differences(spec: ModelSpec, stored: Stored, folder: Path) -> Iterator[Fact]:
     if not stored.names:
         return
-    known = {*stored.names, *stored.table}
+    known, lookup = {*stored.names, *stored.table}, Lookup(stored.names, stored.table)
     claimed: set[str] = set()
     missing, types = [], []
     for item in expected(spec):
-        there = [key for key in data_keys(item.key) if key in known]
+        there = lookup.data_keys(item.key)
         if not there:
             missing.append(item.key)
             continue
-        claimed.update(there, (key for key in counted_keys(item.key) if key in known))
-        dtype = _checked(stored, item, folder)
+        claimed.update(there, lookup.counted_keys(item.key))
+        dtype = _checked(lookup, item, folder)
         if dtype is not None and dtype != item.dtype:
             types.append(f"{item.key}: {dtype.label}, config: {item.dtype.label}")
     mtp = {key for key in known - claimed if _of_mtp(spec, key)}
@@ -98,20 +98,20 @@ def _of_mtp(spec: ModelSpec, key: str) -> bool:
     return found is not None and 0 <= int(found[1]) - len(spec.layers) < spec.mtp_modules
 
 
-def _checked(stored: Stored, item: Expected, folder: Path) -> DType | None:
+def _checked(lookup: Lookup, item: Expected, folder: Path) -> DType | None:
     """The type of a tensor in the files, None when its file is not there. InputError for a shape that contradicts."""
-    found = find(stored.table, item.key, item.dtype)
+    found = lookup.find(item.key, item.dtype)
     if found is None:
         return None
     whole = tuple(n for n in found.data.shape if n != 1)
     shape = tuple(n for n in item.shape if n != 1)
-    own = found.keys[0] == item.key and (found.data.elements == item.elements or found.data.dtype in UNPACKED)
+    own = found.key == item.key and (found.data.elements == item.elements or found.data.dtype in UNPACKED)
     # A projection kept as columns x rows (GPT-2) has the same size and does the same work.
     if own and item.shape and whole not in (shape, shape[::-1]):
         what = f"has shape {list(found.data.shape)} in the file, but the config makes it {list(item.shape)}"
         raise InputError(f"{folder}: {item.key}", what, "a config and weights of one checkpoint")
     try:
-        return stored_type(stored.table, item.key, item.elements, item.dtype)
+        return lookup.type_of(found, item.elements, item.dtype)
     except InputError as error:
         raise InputError(f"{folder}: {error.where}", error.what, error.right) from None
 

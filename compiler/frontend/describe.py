@@ -6,9 +6,10 @@ Only what differs from defaults is written, equal layers once, each argument wit
 
 from typing import Any
 
+from compiler.frontend.alias import spellings
 from compiler.frontend.families import classified, is_unknown, load_model, open_source
 from compiler.frontend.python_file import python_place
-from compiler.frontend.source_text import Writer
+from compiler.frontend.source_text import Writer, text_literal
 from compiler.frontend.spec import Fact, ModelSpec, Status, name_kinds
 from compiler.frontend.unknown import Classified
 
@@ -30,7 +31,7 @@ _FACTS = {
     "rotary": ("rotary_share",),
 }
 #: Longest value in a comment.
-_CUT = 70
+_CUT = 90
 
 
 def describe_model(model: str) -> str:
@@ -102,7 +103,7 @@ def _comment(facts: tuple[Fact, ...], used: set[str], field: str, value: object)
     used.add(fact.name)
     if fact.status is Status.ASSUMED:
         return _plain(f"assumed: {fact.note}")
-    same = fact.value == value or not isinstance(fact.value, int | float | str)
+    same = fact.value == value or not isinstance(fact.value, int | float)
     return _plain(fact.key if same else f"{fact.key} = {fact.value}")
 
 
@@ -121,10 +122,10 @@ def _row(fact: Fact) -> str:
     return f"#   {_plain(fact.name)} = {_plain(str(fact.value))} ({_plain(fact.key)}){_plain(note)}"
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, cut: int = _CUT) -> str:
     """Foreign text on one line of a comment or docstring."""
     line = "".join(c if c.isprintable() else " " for c in text).replace("\\", "/").replace('"', "'")
-    return line if len(line) <= _CUT else line[: _CUT - 3] + "..."
+    return line if len(line) <= cut else line[: cut - 3] + "..."
 
 
 # --- a start for an unknown type
@@ -132,7 +133,7 @@ def _plain(text: str) -> str:
 
 def _start(found: Classified) -> str:
     """A file to complete: the nearest type's description where the facts fit one, else the facts one by one."""
-    asks = [f"raise ValueError({f'fill in: {_plain(text)}'!r})" for text in found.open]
+    asks = [_ask(text) for text in found.open]
     if found.spec is None:
         return _skeleton(found, asks)
     used: set[str] = set()
@@ -143,35 +144,40 @@ def _start(found: Classified) -> str:
     return _file(writer, found.spec, [*intro, *asks, *body], _remaining(rest))
 
 
-_NEEDED = ("hidden", "vocab", "layers", "heads", "kv_heads", "head_dim", "ffn_width")
+def _ask(text: str) -> str:
+    """A line that stops the file until a person has decided what it says."""
+    return f"raise ValueError({text_literal(f'fill in: {_plain(text, 240)}')})"
+
+
+_NEEDED = ("hidden", "vocab", "layers", "heads", "kv_heads", "head_dim", "tied")
+_DENSE = ("ffn_width",)
 _EXPERTS = ("experts", "top_k", "expert_width")
 
 
 def _skeleton(found: Classified, asks: list[str]) -> str:
     """The sizes every decoder has, as variables."""
-    sizes = {name: (key, value) for name, key, value in found.known if type(value) is int}
+    sizes = {name: (key, value) for name, key, value in found.known if type(value) in (int, bool)}
     moe = any(name in sizes for name in _EXPERTS)
     body = []
-    for name in (*_NEEDED, *(_EXPERTS if moe else ())):
+    for name in (*_NEEDED, *(_EXPERTS if moe else _DENSE)):
         if name in sizes:
             body.append(f"{name} = {sizes[name][1]}  # {_plain(sizes[name][0])}")
-        else:
-            asks.append(f"raise ValueError({f'fill in: {name} = ... elements'.replace(' = ...', ' in')!r})")
-            body.append(f"{name} = 1")
+        else:  # no value that could be forgotten: without one, the next line fails
+            body.append(_ask(f"{name} = ?, looked for as {', '.join(spellings(name))}"))
     ffn = "MoE(experts, top_k, expert_width)" if moe else "Dense(ffn_width)"
     body += [
         f"layer = Layer(Attention(kv_heads, heads // kv_heads, head_dim), {ffn})",
         "return ModelSpec(",
-        f"    name={found.name!r},",
-        f"    model_type={found.model_type!r},",
+        f"    name={text_literal(found.name)},",
+        f"    model_type={text_literal(found.model_type)},",
         "    hidden=hidden,",
         "    vocab=vocab,",
-        "    tied=False,",
+        "    tied=tied,",
         "    layers=(layer,) * layers,",
         ")",
     ]
     names = ", ".join(sorted(["Attention", "Layer", "ModelSpec", "MoE" if moe else "Dense"]))
     head = f'"""{_plain(found.name)} ({_plain(found.model_type)}): a start. Nearest supported type: {found.nearest}."""'
     lines = [head, "", f"from compiler.frontend.spec import {names}", "", "", f"def {FUNCTION}() -> ModelSpec:"]
-    asks.append(f"raise ValueError({'fill in: the mixer and the feed-forward part of each layer'!r})")
+    asks.append(_ask("the mixer and the feed-forward part of each layer"))
     return "\n".join([*lines, *_indented([*asks, *body])]) + "\n"

@@ -26,6 +26,14 @@ class Found:
     value: object
 
 
+class MissingFact(InputError):
+    """A needed fact that is under none of its spellings."""
+
+    def __init__(self, fact: str, where: str, what: str, right: str) -> None:
+        super().__init__(where, what, right)
+        self.fact = fact
+
+
 class Facts:
     """The facts of one configuration; reading one records it."""
 
@@ -43,7 +51,7 @@ class Facts:
         for key in spellings(fact):
             self._read.add(key.split(".")[0])
             for values, outer in self._places(fact):
-                value = _dig(values, key)
+                value = dig(values, key)
                 if value is not None:
                     found.append(Found(self.source.label(key, outer), self._place(key, outer), value))
                     break
@@ -210,7 +218,8 @@ class Facts:
         """An InputError for a needed fact under none of its spellings."""
         keys = ", ".join(self.source.prefix + key for key in spellings(fact))
         what = f"{self.family} needs {fact}, and it is missing or null; keys looked for: {keys}"
-        return InputError(self.source.where, what, hint or f"add {spellings(fact)[0]} as the publisher's config has it")
+        right = hint or f"add {spellings(fact)[0]} as the publisher's config has it"
+        return MissingFact(fact, self.source.where, what, right)
 
 
 def storable(value: object) -> FactValue:
@@ -224,7 +233,8 @@ def storable(value: object) -> FactValue:
     return json.dumps(value, sort_keys=True, default=str)
 
 
-def _dig(values: object, key: str) -> object:
+def dig(values: object, key: str) -> object:
+    """The value under a dotted key, None when it is not there."""
     for part in key.split("."):
         if not isinstance(values, dict):
             return None

@@ -1,5 +1,6 @@
 """Frozen dataclasses as Python source: only the fields that differ from their defaults, and the imports they need."""
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum
@@ -60,7 +61,7 @@ class Writer:
             return self._tuple(value, indent)
         if is_dataclass(value) and not isinstance(value, type):
             return self._dataclass(value, indent)
-        return repr(value)
+        return text_literal(value) if isinstance(value, str) else repr(value)
 
     def _dataclass(self, value: Any, indent: int) -> str:
         if value in self._named:
@@ -104,6 +105,11 @@ class Writer:
             else:
                 parts_.append(f"*({', '.join(items)}{',' if len(items) == 1 else ''}) * {times}")
         return f"({', '.join(parts_)}{',' if len(parts_) == 1 else ''})"
+
+
+def text_literal(text: str) -> str:
+    """A string literal in double quotes (JSON's escapes are Python's too)."""
+    return json.dumps(text)
 
 
 def _line(text: str, note: str) -> str:

@@ -1,6 +1,6 @@
 """The storage type of a weight as its files have it: where its elements and scales are, and what they come to."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -22,61 +22,95 @@ _PLAIN = {"F32": DType.FP32, "BF16": DType.BF16, "F16": DType.FP16}
 _FOUR = (Element.INT4, Element.FP4, Element.NF4)
 
 Table = Mapping[str, StoredTensor]
+Suffixes = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The tensors of one weight: elements, and the keys of all that is counted with them."""
+    """The tensors of one weight: its elements first, then all that is counted with them; `key`: of the elements."""
 
-    data: StoredTensor
+    key: str
+    tensors: tuple[StoredTensor, ...]
     keys: tuple[str, ...]
 
+    @property
+    def data(self) -> StoredTensor:
+        return self.tensors[0]
 
-def variants(key: str, suffixes: tuple[tuple[str, ...], tuple[str, ...]]) -> tuple[str, ...]:
+
+class Lookup:
+    """Finds the tensors of weights in the files of a model. Suffixes that no key has are not looked for."""
+
+    def __init__(self, names: Iterable[str], table: Table) -> None:
+        self.table = table
+        self._names = frozenset(names) | table.keys()
+        self._data, self._scales, self._order = (self._there(suffixes) for suffixes in (_DATA, _SCALES, _ORDER))
+        self._types: dict[tuple[tuple[StoredTensor, ...], int, DType], DType | None] = {}
+
+    def _there(self, suffixes: Suffixes) -> Suffixes:
+        every = tuple(suffix for both in suffixes for suffix in both if suffix)
+        ends = [name for name in self._names if name.endswith(every)]
+        seen = {suffix for suffix in every if any(name.endswith(suffix) for name in ends)} | {""}
+        behind, module = (tuple(suffix for suffix in both if suffix in seen) for both in suffixes)
+        return behind, module
+
+    def data_keys(self, key: str) -> tuple[str, ...]:
+        """The keys, of files that are not there too, under which the elements of a weight are."""
+        return tuple(name for name in variants(key, self._data) if name in self._names)
+
+    def counted_keys(self, key: str) -> tuple[str, ...]:
+        """The keys of what belongs to a weight besides its elements."""
+        names = variants(key, self._scales) + variants(key, self._order)
+        return tuple(name for name in names if name in self._names)
+
+    def find(self, key: str, kept: DType) -> Found | None:
+        """The tensors of the weight `key`, which the config stores as `kept`; None when its elements are not there."""
+        place = next((name for name in variants(key, self._data) if name in self.table), None)
+        if place is None:
+            return None
+        beside = variants(key, self._scales)
+        if kept.label.endswith("_order"):
+            beside += variants(key, self._order)
+        keys = (place, *(name for name in beside if name in self.table))
+        return Found(place, tuple(self.table[name] for name in keys), keys)
+
+    def type_of(self, found: Found, elements: int, kept: DType) -> DType:
+        """The storage type of a weight of `elements`; `kept` where config and files agree.
+
+        Raises InputError where the bytes of the file cannot be that many elements.
+        """
+        place = (found.tensors, elements, kept)
+        if place not in self._types:
+            self._types[place] = stored_type(found.tensors, elements, kept)
+        dtype = self._types[place]
+        if dtype is None:
+            shape, name = list(found.data.shape), found.data.dtype
+            what = f"has {shape} of {name} in the file, but the config makes it {elements:,} elements"
+            raise InputError(found.key, what, "a config and weights of one checkpoint")
+        return dtype
+
+
+def variants(key: str, suffixes: Suffixes) -> tuple[str, ...]:
     """The keys that `suffixes` give a weight: behind its key, and behind its module."""
+    behind = tuple([key + suffix for suffix in suffixes[0]])
+    if not suffixes[1] or not key.endswith(".weight"):
+        return behind
     module = key.removesuffix(".weight")
-    behind = tuple(module + suffix for suffix in suffixes[1]) if module != key else ()
-    return tuple(key + suffix for suffix in suffixes[0]) + behind
+    return behind + tuple([module + suffix for suffix in suffixes[1]])
 
 
-def data_keys(key: str) -> tuple[str, ...]:
-    """The keys under which the elements of a weight may be."""
-    return variants(key, _DATA)
-
-
-def counted_keys(key: str) -> tuple[str, ...]:
-    """The keys of what belongs to a weight besides its elements."""
-    return variants(key, _SCALES) + variants(key, _ORDER)
-
-
-def find(table: Table, key: str, kept: DType) -> Found | None:
-    """The tensors of the weight `key`, which the config stores as `kept`; None when its elements are not there."""
-    place = next((name for name in data_keys(key) if name in table), None)
-    if place is None:
-        return None
-    beside = variants(key, _SCALES) + (variants(key, _ORDER) if kept.label.endswith("_order") else ())
-    return Found(table[place], (place, *(name for name in beside if name in table)))
-
-
-def stored_type(table: Table, key: str, elements: int, kept: DType) -> DType | None:
-    """The storage type of the weight `key` of `elements`, None when it is not there; `kept` where they agree.
-
-    Raises InputError where the bytes of the file cannot be that many elements.
-    """
-    found = find(table, key, kept)
-    if found is None:
-        return None
-    bits = Fraction(8 * found.data.nbytes, elements)
-    element = _element(found.data.dtype, bits, kept)
+def stored_type(tensors: tuple[StoredTensor, ...], elements: int, kept: DType) -> DType | None:
+    """The storage type of a weight whose elements and scales are `tensors`; None where they cannot be `elements`."""
+    data = tensors[0]
+    element = _element(data.dtype, Fraction(8 * data.nbytes, elements), kept)
     if element is None:
-        what = f"has {list(found.data.shape)} of {found.data.dtype} in the file, but the config makes it {elements:,}"
-        raise InputError(found.keys[0], f"{what} elements", "a config and weights of one checkpoint")
-    bits = Fraction(8 * sum(table[name].nbytes for name in found.keys), elements)
+        return None
+    bits = Fraction(8 * sum(tensor.nbytes for tensor in tensors), elements)
     if (element, bits) == (kept.element, kept.bits):
         return kept
-    if len(found.keys) == 1 and found.data.dtype in _PLAIN:
-        return _PLAIN[found.data.dtype]
-    group, rows = (kept.group, kept.rows) if element is kept.element else _groups(table, found, elements)
+    if len(tensors) == 1 and data.dtype in _PLAIN:
+        return _PLAIN[data.dtype]
+    group, rows = (kept.group, kept.rows) if element is kept.element else _groups(tensors, elements)
     return DType(f"{element.label}@{bits}", element, bits, group, rows)
 
 
@@ -91,19 +125,19 @@ def _element(name: str, bits: Fraction, kept: DType) -> Element | None:
     return Element.INT8 if bits == 8 else None
 
 
-def _groups(table: Table, found: Found, elements: int) -> tuple[int, int]:
+def _groups(tensors: tuple[StoredTensor, ...], elements: int) -> tuple[int, int]:
     """(columns, rows) that share a scale, by the shape of the largest scale tensor; 1 where nothing is shared."""
-    scales = [table[name] for name in found.keys[1:]]
-    if len(found.data.shape) != 2 or not scales:
+    data, scales = tensors[0], tensors[1:]
+    if len(data.shape) != 2 or not scales:
         return 1, 1
-    rows, largest = found.data.shape[0], max(scales, key=lambda tensor: tensor.elements)
+    rows, largest = data.shape[0], max(scales, key=lambda tensor: tensor.elements)
     if len(largest.shape) != 2 or not largest.elements:
         return 1, 1
     columns, (down, across) = elements // rows, largest.shape
     return (-(-columns // across) if across > 1 else 1), (-(-rows // down) if down > 1 else 1)
 
 
-def stored_types(table: Table, weights: tuple[Tensor, ...], layer: int) -> dict[str, DType]:
+def stored_types(lookup: Lookup, weights: tuple[Tensor, ...], layer: int) -> dict[str, DType]:
     """Checkpoint key (with {layer}, {expert}) -> type of the file, for the `weights` of a block that differ from it.
 
     Raises InputError where a tensor contradicts the config, or the experts of a layer are stored in different ways.
@@ -113,7 +147,7 @@ def stored_types(table: Table, weights: tuple[Tensor, ...], layer: int) -> dict[
         sizes[weight.key] = sizes.get(weight.key, 0) + weight.elements
     out = {}
     for weight in weights:
-        types = _of_each(table, weight, sizes[weight.key], layer)
+        types = _of_each(lookup, weight, sizes[weight.key], layer)
         if len(types) > 1:
             what = f"has experts stored as {' and as '.join(dtype.label for dtype in types)}"
             raise InputError(weight.key.replace("{layer}", str(layer)), what, "all experts of a layer in one type")
@@ -122,10 +156,10 @@ def stored_types(table: Table, weights: tuple[Tensor, ...], layer: int) -> dict[
     return out
 
 
-def _of_each(table: Table, weight: Tensor, elements: int, layer: int) -> list[DType]:
+def _of_each(lookup: Lookup, weight: Tensor, elements: int, layer: int) -> list[DType]:
     """The types of a weight in the files: one, or of experts in single tensors as many as differ."""
     key = weight.key.replace("{layer}", str(layer))
     count = weight.dims[0].size if "{expert}" in key else 1
-    names = (key.replace("{expert}", str(n)) for n in range(count))
-    types = (stored_type(table, name, elements // count, weight.dtype) for name in names)
-    return list(dict.fromkeys(dtype for dtype in types if dtype is not None))
+    found = [lookup.find(key.replace("{expert}", str(n)), weight.dtype) for n in range(count)]
+    types = [lookup.type_of(item, elements // count, weight.dtype) for item in found if item is not None]
+    return list(dict.fromkeys(types))

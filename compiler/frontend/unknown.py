@@ -4,12 +4,14 @@ The nearest type is the one that reads most of the config: every type is tried o
 away one after another. What was taken away is the difference.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
+from itertools import takewhile
 
 from compiler.errors import InputError
-from compiler.frontend.alias import ALIASES, HARMLESS, STRUCTURAL
+from compiler.frontend.alias import ALIASES, HARMLESS, STRUCTURAL, spellings
+from compiler.frontend.facts import MissingFact, dig
 from compiler.frontend.read import HERE, Source, describe
 from compiler.frontend.spec import ModelSpec, Status
 
@@ -73,18 +75,18 @@ def _listed(items: list[str]) -> str:
 
 def classify_with(source: Source, model_type: str, types: Mapping[str, str], read: Reader) -> Classified:
     """Classify the facts of `source`. types: supported model types and their architecture; read: reads one of them."""
-    known, near, unknown = [], [], []
+    spelled = [(fact, key) for fact, keys in ALIASES.items() for key in keys if fact not in _NAMING]
+    there = [(fact, key, dig(source.values, key)) for fact, key in spelled]
+    known = [(fact, source.prefix + key, value) for fact, key, value in there if value is not None]
+    seen = {key.split(".")[0] for _, key, value in there if value is not None}
+    near, unknown = [], []
     for key, value in source.values.items():
-        if value is None or key in HARMLESS or key in ("model_type", "architectures"):
+        if value is None or value is False or key in HARMLESS or key in seen or key in _NAMING:
             continue
-        fact = next((fact for fact, keys in ALIASES.items() if any(k.split(".")[0] == key for k in keys)), "")
         close = get_close_matches(key, _SPELLINGS, n=1, cutoff=LIKE)
-        if fact:
-            known.append((fact, source.prefix + key, value))
-        elif key in STRUCTURAL:
-            near.append((key, value, STRUCTURAL[key]))
-        elif close:
-            near.append((key, value, f"like {close[0]}"))
+        meaning = STRUCTURAL.get(key) or (f"like {close[0]}" if close else "")
+        if meaning:
+            near.append((key, value, meaning))
         else:
             unknown.append((key, value))
     nearest, difference, spec = _nearest(source, model_type, types, read)
@@ -96,6 +98,7 @@ def classify_with(source: Source, model_type: str, types: Mapping[str, str], rea
     )
 
 
+_NAMING = ("model_type", "architectures")
 _SPELLINGS = tuple(key for keys in ALIASES.values() for key in keys if "." not in key)
 
 
@@ -105,52 +108,82 @@ def _nearest(
     """(type, differences, what it reads of the rest): the fewest differences, then the nearest name."""
     stated = source.values.get("architectures") or source.outer.get("architectures")
     named = stated if isinstance(stated, list) else []
-    best: tuple[tuple[bool, int, bool, float, str], tuple[str, ...], ModelSpec | None] | None = None
-    for name, architecture in types.items():
-        spec, difference = _tried(source, name, read)
-        unread = sum(fact.status is Status.UNKNOWN for fact in spec.facts) if spec else 0
-        likeness = SequenceMatcher(None, name, model_type).ratio()
-        score = (spec is None, len(difference) + unread, architecture not in named, -likeness, name)
-        if best is None or score < best[0]:
-            best = (score, difference, spec)
-    if best is None:
-        raise ValueError("no supported types")
-    return best[0][-1], best[1], best[2]
+    tried = {name: _tried(source, name, read) for name in types}
+    score = {
+        name: (
+            not t.whole,
+            len(t.difference) + t.unread,
+            t.spec is None,
+            types[name] not in named,
+            -_likeness(name, model_type),
+        )
+        for name, t in tried.items()
+    }
+    best = min(sorted(tried), key=lambda name: score[name])
+    return best, tried[best].difference, tried[best].spec
 
 
-def _tried(source: Source, name: str, read: Reader) -> tuple[ModelSpec | None, tuple[str, ...]]:
-    """What type `name` reads of a config, and the differences: keys it refuses, or the fact it misses."""
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """A type tried on a config: whether on all of it, the differences (keys it refuses, facts it misses), the keys it
+    does not read, and what it reads where it misses nothing.
+    """
+
+    whole: bool
+    difference: tuple[str, ...]
+    unread: int = 0
+    spec: ModelSpec | None = None
+
+
+def _likeness(one: str, other: str) -> float:
+    """How like two names are; of equally like ones, those that begin alike are the more like."""
+    begin = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+    return SequenceMatcher(None, one, other).ratio() + begin / 100
+
+
+def _tried(source: Source, name: str, read: Reader) -> _Tried:
+    """What comes of reading a config as type `name`, with the keys it refuses taken away.
+
+    A missing fact is lent a value to find the other differences; what is read then is no description.
+    """
     gone: list[str] = []
+    lent: dict[str, object] = {}
     difference: list[str] = []
     for _ in range(TRIES):
-        attempt = _as_type(source, name, gone)
+        attempt = _as_type(source, name, gone, lent)
         try:
-            return read(attempt), tuple(difference)
+            spec = read(attempt)
+        except MissingFact as error:
+            difference.append(error.what)
+            key = spellings(error.fact)[0]
+            if key in lent:
+                return _Tried(False, tuple(difference))
+            lent[key] = 1
         except InputError as error:
-            difference.append(
-                f"{error.where.removeprefix(f'{source.where}: ')} {error.what}".removeprefix(source.where)
-            )
-            key = next(_keys(error, attempt), None)
-            if key is None:
-                return None, tuple(difference)
+            place = error.where.removeprefix(f"{source.where}: ")
+            difference.append(error.what if place == source.where else f"{place} {error.what}")
+            key = _key(error, attempt)
+            if not key or key in lent:
+                return _Tried(False, tuple(difference))
             gone.append(key)
-    return None, tuple(difference)
+        else:
+            unread = sum(fact.status is Status.UNKNOWN for fact in spec.facts)
+            return _Tried(True, tuple(difference), unread, None if lent else spec)
+    return _Tried(False, tuple(difference))
 
 
-def _keys(error: InputError, source: Source) -> Iterator[str]:
-    """The key an error is about, if it is one that is there."""
+def _key(error: InputError, source: Source) -> str:
+    """The key an error is about, empty where it is none that is there."""
     place = error.where.removeprefix(f"{source.where}: ").removeprefix(source.prefix)
     key = place.split(".")[0].split("[")[0]
-    if key in source.values:
-        yield key
+    return key if key in source.values else ""
 
 
-def _as_type(source: Source, name: str, gone: list[str]) -> Source:
-    """`source` under the model type `name`, without the keys `gone`."""
+def _as_type(source: Source, name: str, gone: list[str], lent: Mapping[str, object]) -> Source:
+    """`source` under the model type `name`, without the keys `gone`, with those `lent`."""
     drop = {*gone, "architectures"}
-    values = {key: value for key, value in source.values.items() if key not in drop} | {"model_type": name}
+    values = {key: value for key, value in source.values.items() if key not in drop} | {"model_type": name, **lent}
     if source.outer is source.values:
         return replace(source, values=values, outer=values)
-    return replace(
-        source, values=values, outer={k: v for k, v in source.outer.items() if k not in drop} | {"model_type": name}
-    )
+    outer = {key: value for key, value in source.outer.items() if key not in drop} | {"model_type": name}
+    return replace(source, values=values, outer=outer)
