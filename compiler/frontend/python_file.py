@@ -12,7 +12,7 @@ from types import ModuleType
 
 from compiler.errors import InputError, nearest
 
-FORM = "path.py:function, where function() returns a ModelSpec"
+FORM = "path.py:function, where function() returns a ModelSpec or a torch.nn.Module"
 _NAME = "rdutune_described_model"
 
 

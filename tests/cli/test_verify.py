@@ -1,0 +1,55 @@
+"""`rdutune verify` and `--frontend`: rows, exit codes, and that both doors tell the same."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onboardings import write_config
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+Run = Callable[..., Any]
+NOVEL = Path(__file__).parents[1] / "frontend/novel_module.py"
+
+
+def test_both_doors_equal_the_class(rdutune: Run, tiny: Path) -> None:
+    for frontend in ("spec", "capture"):
+        ended = rdutune("verify", tiny, "--frontend", frontend, "--json")
+        assert ended.code == 0, ended.err
+        [row] = ended.json
+        assert (row["model"], row["frontend"], row["refused"]) == ("tiny", frontend, "")
+        assert [(c["level"], c["equal"]) for c in row["checks"]] == [("params", True), ("flops", True), ("cache", True)]
+
+
+def test_a_difference_is_named_by_layer_and_fails(
+    rdutune: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A description with one layer less than the class."""
+    from compiler.frontend import door, oracle
+
+    model = write_config(tmp_path, "short")
+    shorter = write_config(tmp_path, "shorter", num_hidden_layers=3)
+    monkeypatch.setattr("agent.verification.open_door", lambda *a: door.open_door(str(shorter)))
+    ended = rdutune("verify", model, "--level", "params")
+    assert ended.code == 1 and "layer 3: 0 here" in " ".join(ended.out.split())
+    assert oracle.Check(oracle.Level.PARAMS, 1, 2).equal is False
+
+
+def test_of_several_models_one_that_cannot_be_read_is_a_row(rdutune: Run, tiny: Path) -> None:
+    ended = rdutune("verify", tiny, "no_such_type", "--level", "params", "--json")
+    assert ended.code == 1
+    assert [bool(row["refused"]) for row in ended.json] == [False, True]
+    assert rdutune("verify", "no_such_type").code == 2
+
+
+def test_a_module_of_a_python_file_is_onboarded(rdutune: Run) -> None:
+    ended = rdutune(
+        "onboard", f"{NOVEL}:make", "--evals", 20, "--sockets", 2, "--phase", "prefill", "--context", 64, "--json"
+    )
+    assert ended.code == 0, ended.err
+    said = ended.json
+    assert said["model"]["frontend"] == "capture" and said["gap"] >= 1
+    assert said["best"]["report"]["latency_s"] <= said["presets"]["o3"]["latency_s"]
+    again = rdutune("inspect", f"{NOVEL}:make", "--json").json
+    assert again["model"]["params"] == said["model"]["params"]
