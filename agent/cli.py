@@ -37,6 +37,8 @@ Model = Annotated[
         help="Directory with config.json, a config.json, a model_type (class defaults), or path.py:function.",
     ),
 ]
+Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help="As MODEL elsewhere; one row each.")]
+Levels = Annotated[Literal["all", "params", "flops", "cache"], typer.Option("--level", help="What is compared.")]
 Sockets = Annotated[int, typer.Option(help="Sockets of the machine.")]
 PhaseName = Annotated[
     Literal["decode", "prefill"], typer.Option(help="What one step does: one new token a sequence, or the prompt.")
@@ -48,6 +50,12 @@ TargetName = Annotated[
 ]
 Weights = Annotated[
     Literal["auto", "bf16", "fp8"], typer.Option(help="Storage of the weights; auto: what the config says.")
+]
+Door = Annotated[
+    Literal["auto", "spec", "capture"],
+    typer.Option(
+        "--frontend", help="How MODEL is read: by a reader of rdutune, by tracing its PyTorch class, or as fits."
+    ),
 ]
 ScheduleName = Annotated[
     str, typer.Option("--schedule", metavar="FILE|o0|o1|o3", help="A preset, or a schedule file (text, or .json).")
@@ -79,7 +87,7 @@ class _Debug:
 def onboard(
     model: Model, sockets: Sockets = 8, phase: PhaseName = "decode", batch: Batch = 1, context: Context = 4096,
     target: TargetName = "sn40l", weights: Weights = "auto", evals: Evals = 300, seed: Seed = 0, store: Store = STORE,
-    out: Out = "", as_json: AsJson = False,
+    out: Out = "", frontend: Door = "auto", as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Find a fast schedule for MODEL, say why, write a run folder."""
     from pathlib import Path
@@ -93,7 +101,7 @@ def onboard(
 
     settings = _settings(
         model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights,
-        evals=evals, seed=seed, store=store, out=Path(out) if out else None,
+        evals=evals, seed=seed, store=store, out=Path(out) if out else None, frontend=frontend,
     )  # fmt: skip
     check_folder(settings.out or Path("runs") / "new")
     try:
@@ -121,21 +129,21 @@ def onboard(
 @app.command()
 def inspect(
     model: Model, phase: PhaseName = "decode", batch: Batch = 1, context: Context = 4096, weights: Weights = "auto",
-    as_json: AsJson = False,
+    frontend: Door = "auto", as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Show layers, sizes and work of MODEL, and where facts come from."""
     from agent.inspection import inspection
     from agent.report import dumps
     from compiler.frontend import inspect_facts
 
-    settings = _settings(model=model, phase=phase, batch=batch, context=context, weights=weights)
-    spec, figures, document = inspection(settings)
+    settings = _settings(model=model, phase=phase, batch=batch, context=context, weights=weights, frontend=frontend)
+    found, figures, document = inspection(settings)
     if as_json:
         _print(dumps(document))
         return
     from agent.summary import console, show_inspection
 
-    show_inspection(console(), spec, figures, inspect_facts(spec))
+    show_inspection(console(), found, figures, inspect_facts(found))
 
 
 @app.command()
@@ -159,7 +167,7 @@ def describe(
 def compile_command(
     model: Model, schedule: ScheduleName = "o3", emit: Emit = "", sockets: Sockets = 8, phase: PhaseName = "decode",
     batch: Batch = 1, context: Context = 4096, target: TargetName = "sn40l", weights: Weights = "auto",
-    as_json: AsJson = False,
+    frontend: Door = "auto", as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compile MODEL: the program, or every reason why not."""
     from agent.report import dumps, workload_json
@@ -169,22 +177,23 @@ def compile_command(
     from compiler.program import Program
 
     settings = _settings(
-        model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights
-    )
-    spec, graph, machine, steps = _scheduled(settings, schedule)
+        model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights,
+        frontend=frontend,
+    )  # fmt: skip
+    found, graph, machine, steps = _scheduled(settings, schedule)
     program = compile_schedule(graph, steps, machine)
     if not isinstance(program, Program):
-        raise _refused(program, f"{spec.name} with {schedule}", as_json)
+        raise _refused(program, f"{found.name} with {schedule}", as_json)
     if emit:
         write_file(emit, "--emit", dumps(program.to_json()))
     if as_json:
-        head = {"model": model_summary(spec), "workload": workload_json(graph.workload), "schedule": steps.text}
+        head = {"model": model_summary(found), "workload": workload_json(graph.workload), "schedule": steps.text}
         _print(dumps({**head, "program_id": program.id, "launches": program.launches, "program": program.to_json()}))
         return
     from agent.summary import console, line, model_lines, show_program, workload_words
 
     screen = console()
-    model_lines(screen, spec)
+    model_lines(screen, found)
     line(screen, "workload", workload_words(graph, machine))
     line(screen, "schedule", f"{schedule}, {len(steps.actions)} actions, {steps.id}")
     show_program(screen, program, machine)
@@ -195,7 +204,8 @@ def compile_command(
 @app.command()
 def simulate(
     model: Model, schedule: ScheduleName = "o3", sockets: Sockets = 8, phase: PhaseName = "decode", batch: Batch = 1,
-    context: Context = 4096, target: TargetName = "sn40l", weights: Weights = "auto", as_json: AsJson = False,
+    context: Context = 4096, target: TargetName = "sn40l", weights: Weights = "auto", frontend: Door = "auto",
+    as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compile and simulate one step of MODEL under a schedule."""
     from agent.evaluate import Rejected, evaluate
@@ -203,26 +213,46 @@ def simulate(
     from compiler.frontend import model_summary
 
     settings = _settings(
-        model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights
-    )
-    spec, graph, machine, steps = _scheduled(settings, schedule)
+        model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights,
+        frontend=frontend,
+    )  # fmt: skip
+    found, graph, machine, steps = _scheduled(settings, schedule)
     result = evaluate(graph, steps, machine)
     if isinstance(result, Rejected):
-        raise _refused(result.diagnostics, f"{spec.name} with {schedule}", as_json)
-    warnings = warning_lines(spec, graph, machine, result.report)
+        raise _refused(result.diagnostics, f"{found.name} with {schedule}", as_json)
+    warnings = warning_lines(found, graph, machine, result.report)
     if as_json:
-        head = {"model": model_summary(spec), "workload": workload_json(graph.workload), "schedule": steps.text}
+        head = {"model": model_summary(found), "workload": workload_json(graph.workload), "schedule": steps.text}
         _print(dumps({**head, "report": result.report.to_json(), "warnings": list(warnings)}))
         return
     from agent.summary import console, line, model_lines, show_report, workload_words
 
     screen = console()
-    model_lines(screen, spec)
+    model_lines(screen, found)
     line(screen, "workload", workload_words(graph, machine))
     for text in warnings:
         line(screen, "warning", text, "bold yellow")
     screen.print()
     show_report(screen, os.path.basename(schedule), result, graph.workload)
+
+
+@app.command()
+def verify(
+    models: Models, level: Levels = "all", frontend: Door = "auto", as_json: AsJson = False,
+) -> None:  # fmt: skip
+    """Hold MODELs against their PyTorch classes: parameters, FLOPs, cache; exit code 1 where they differ."""
+    from agent.report import dumps
+    from agent.verification import show, verification
+
+    rows = verification([_settings(model=model, frontend=frontend) for model in models], level)
+    if as_json:
+        _print(dumps([row.to_json() for row in rows]))
+    else:
+        from agent.summary import console
+
+        show(console(), rows)
+    if not all(row.equal for row in rows):
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -263,13 +293,16 @@ def targets(
 
 def _settings(**values: Any) -> "Settings":
     """Settings of a command; InputError names the flag that is out of bounds."""
+    from pathlib import Path
+
     from pydantic import ValidationError
 
     from agent.settings import Settings
     from compiler.errors import InputError
 
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     try:
-        return Settings(**values)
+        return Settings(**values, captures=Path(home) / "rdutune" / "captures")
     except ValidationError as invalid:
         first = invalid.errors(include_url=False)[0]
         flag = str(first["loc"][0]) if first["loc"] else "settings"
@@ -280,8 +313,8 @@ def _settings(**values: Any) -> "Settings":
 def _scheduled(settings: "Settings", name: str) -> "tuple[Any, Graph, Target, Schedule]":
     from agent.workload import graph_for, schedule_for
 
-    spec, graph, target = graph_for(settings)
-    return spec, graph, target, schedule_for(name, graph, target)
+    model, graph, target = graph_for(settings)
+    return model, graph, target, schedule_for(name, graph, target)
 
 
 def _refused(diagnostics: "Sequence[Diagnostic]", what: str, as_json: bool) -> typer.Exit:

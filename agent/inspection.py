@@ -4,15 +4,15 @@ from typing import Any
 
 from agent.report import workload_json
 from agent.settings import Settings
-from compiler.frontend import ModelSpec, build, inspect_facts, load_model, model_summary
+from compiler.frontend import Model, inspect_facts, model_summary, open_door
 from compiler.target import load_target
 from simulator.bound import bound_of
 
 
-def inspection(settings: Settings) -> tuple[ModelSpec, dict[str, Any], dict[str, Any]]:
+def inspection(settings: Settings) -> tuple[Model, dict[str, Any], dict[str, Any]]:
     """The model of `settings`, figures of its workload, and the JSON document that holds both."""
-    spec = load_model(settings.model)
-    graph = build(spec, settings.workload)
+    model = open_door(settings.model, settings.frontend, settings.captures)
+    graph = model.graph(settings.workload)
     # The bound's times come from bytes that no schedule avoids; on any target they give the same bytes back.
     target = load_target(settings.target)
     bound, sockets = bound_of(graph, target), graph.workload.sockets
@@ -24,5 +24,5 @@ def inspection(settings: Settings) -> tuple[ModelSpec, dict[str, Any], dict[str,
         "bytes_per_token": round(moved) / graph.workload.tokens,
     }
     workload = {k: v for k, v in workload_json(graph.workload).items() if k != "sockets"}
-    document = {"model": model_summary(spec), "workload": workload, "work": figures, "facts": inspect_facts(spec)}
-    return spec, figures, document
+    document = {"model": model_summary(model), "workload": workload, "work": figures, "facts": inspect_facts(model)}
+    return model, figures, document

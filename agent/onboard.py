@@ -21,7 +21,7 @@ from agent.trial import Counts, Onboarding, OnProgress, Progress, Start, Trial
 from agent.workload import graph_for
 from compiler.canonical import identity
 from compiler.diagnostic import Diagnostic
-from compiler.frontend import ModelSpec
+from compiler.frontend import Model
 from compiler.ir.graph import Graph
 from compiler.ir.schedule import Schedule
 from compiler.target import Target
@@ -45,7 +45,7 @@ class _Task:
     """What is to be tuned, and how: the run key hashes all that decides the outcome but the store's content."""
 
     settings: Settings
-    spec: ModelSpec
+    model: Model
     graph: Graph
     target: Target
 
@@ -64,8 +64,8 @@ class _Task:
 def onboard(settings: Settings, on_progress: OnProgress = lambda progress: None) -> Onboarding:
     """Tune the workload of `settings`. InputError for bad input, OnboardFailed when no preset compiles."""
     begun = perf_counter()
-    spec, graph, target = graph_for(settings)
-    task = _Task(settings, spec, graph, target)
+    model, graph, target = graph_for(settings)
+    task = _Task(settings, model, graph, target)
     with Store.open(settings.store) as store:
         again = _recorded(task, store)
         if again is not None:
@@ -215,5 +215,5 @@ def _result(
     best = min((t for t in trials if t.latency_s is not None), key=rank)
     bound = bound_of(task.graph, task.target)
     return Onboarding(
-        task.settings, run_id, task.spec, task.graph, task.target, bound, presets, best, trials, start, counts, wall_s
+        task.settings, run_id, task.model, task.graph, task.target, bound, presets, best, trials, start, counts, wall_s
     )

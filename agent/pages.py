@@ -55,14 +55,14 @@ def report_html(onboarding: Onboarding, explanation: Explanation) -> str:
     levels = _levels(o, measured)
     return _template().render(
         o=o,
-        model=model_summary(o.spec),
+        model=model_summary(o.model),
         workload=workload_words(o.graph, o.target),
         best=o.report,
         base=next((r for name, r in measured if name == explanation.base), o.report),
         explanation=explanation,
         effects=[(e, e.cost_s(o.report)) for e in explanation.effects],
         diff=diff_lines(explanation),
-        warnings=warning_lines(o.spec, o.graph, o.target, o.report),
+        warnings=warning_lines(o.model, o.graph, o.target, o.report),
         rows=rows,
         curve=curve(latencies, levels),
         outside=outside_scale(latencies, levels),

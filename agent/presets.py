@@ -109,7 +109,7 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
             if group > 1:
                 out.append(Shard(kind, "attn.q_proj", "q_group", group))
                 out.append(Shard(kind, "attn.o_proj", "q_group", group))
-    if "heads" in names:
+    if "heads" in names and "attn.scores" in block.op:
         out.extend(_latent_shards(block, graph, split_latents))
     for dim in ("ffn", "shared_ffn"):
         if dim in names:

@@ -13,8 +13,7 @@ from agent.explain import Explanation, explain
 from agent.trial import Onboarding, Trial
 from agent.words import decimal_bytes, nbytes, percent, seconds
 from compiler.diagnostic import Diagnostic
-from compiler.frontend import model_summary
-from compiler.frontend.spec import ModelSpec
+from compiler.frontend import Model, model_summary
 from compiler.ir.graph import Graph, Workload
 from compiler.ir.schedule import Schedule
 from compiler.target import Target
@@ -34,7 +33,7 @@ def onboard_json(onboarding: Onboarding, explanation: Explanation) -> Json:
     o = onboarding
     return {
         "run_id": o.run_id,
-        "model": model_summary(o.spec),
+        "model": model_summary(o.model),
         "workload": workload_json(o.graph.workload),
         "target": {"name": o.target.name, "id": o.target.id},
         "presets": {name: preset_json(trial.evaluation) for name, trial in o.presets},
@@ -44,7 +43,7 @@ def onboard_json(onboarding: Onboarding, explanation: Explanation) -> Json:
         "evaluations": asdict(o.counts),
         "start": {"kind": o.start.kind, "note": o.start.note},
         "explanation": list(explanation.lines),
-        "warnings": list(warning_lines(o.spec, o.graph, o.target, o.report)),
+        "warnings": list(warning_lines(o.model, o.graph, o.target, o.report)),
         "wall_s": o.wall_s,
     }
 
@@ -54,7 +53,7 @@ def report_json(onboarding: Onboarding, explanation: Explanation) -> Json:
     o = onboarding
     return {
         "version": REPORT_VERSION,
-        "model": model_summary(o.spec),
+        "model": model_summary(o.model),
         "workload": workload_json(o.graph.workload),
         "target": {"name": o.target.name, "id": o.target.id},
         "versions": {"evaluation": VERSION},
@@ -63,7 +62,7 @@ def report_json(onboarding: Onboarding, explanation: Explanation) -> Json:
         "bound": bound_json(o.bound),
         "gap": o.report.gap,
         "explanation": list(explanation.lines),
-        "warnings": list(warning_lines(o.spec, o.graph, o.target, o.report)),
+        "warnings": list(warning_lines(o.model, o.graph, o.target, o.report)),
     }
 
 
@@ -119,9 +118,9 @@ def explanation_of(onboarding: Onboarding) -> Explanation:
     return explain((name, base.schedule, base.evaluation.report), (best, onboarding.report), look_up)
 
 
-def warning_lines(spec: ModelSpec, graph: Graph, target: Target, report: Report) -> tuple[str, ...]:
+def warning_lines(model: Model, graph: Graph, target: Target, report: Report) -> tuple[str, ...]:
     """What the reader of the figures must know: a context the model was not made for, a model that HBM cannot hold."""
-    positions = next((fact for fact in spec.facts if fact.name == "positions"), None)
+    positions = next((fact for fact in model.facts if fact.name == "positions"), None)
     lines = memory_lines(graph, target, report)
     context = graph.workload.context
     if positions is None or not isinstance(positions.value, int) or context <= positions.value:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from compiler.frontend.door import Frontend
 from compiler.ir.graph import Phase, Workload
 
 
@@ -23,6 +24,8 @@ class Settings(BaseModel):
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
     store: str = "sqlite:///runs/experience.db"
     out: Path | None = None
+    frontend: Frontend = Frontend.AUTO
+    captures: Path | None = Field(default=None, exclude=True)  # where this machine keeps traces: no part of a run
 
     @property
     def workload(self) -> Workload:

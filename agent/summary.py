@@ -14,7 +14,7 @@ from agent.explain import Explanation, limits
 from agent.report import warning_lines
 from agent.trial import Onboarding
 from agent.words import bound_words, clean, count, decimal_bytes, nbytes, percent, rate, seconds
-from compiler.frontend import ModelSpec, model_summary
+from compiler.frontend import Model, model_summary
 from compiler.ir.graph import Graph, Phase, Workload
 from compiler.ir.text import print_action
 from compiler.program import Program
@@ -58,7 +58,7 @@ def hanging(out: Console, text: str, indent: int, style: str = "") -> None:
 
 def show_onboarding(out: Console, o: Onboarding, explanation: Explanation, folder: str) -> None:
     """The summary of an onboarding."""
-    model_lines(out, o.spec)
+    model_lines(out, o.model)
     line(out, "workload", workload_words(o.graph, o.target))
     line(out, "start", o.start.note or o.start.kind)
     c = o.counts
@@ -67,7 +67,7 @@ def show_onboarding(out: Console, o: Onboarding, explanation: Explanation, folde
         "evaluated",
         f"{c.total} schedules in {seconds(o.wall_s)}, {c.rejected} rejected, {c.cached} from the store",
     )
-    for text in warning_lines(o.spec, o.graph, o.target, o.report):
+    for text in warning_lines(o.model, o.graph, o.target, o.report):
         line(out, "warning", text, "bold yellow")
     out.print()
     rows = [(name, trial.evaluation) for name, trial in (*o.presets, ("best", o.best))]
@@ -103,8 +103,8 @@ def diff_lines(explanation: Explanation) -> list[tuple[str, str]]:
     ]
 
 
-def model_lines(out: Console, spec: ModelSpec) -> None:
-    m = model_summary(spec)
+def model_lines(out: Console, model: Model) -> None:
+    m = model_summary(model)
     line(out, "model", f"{m['name']} ({m['model_type']})", "bold")
     layers = ", ".join(f"{layer['repeat']} x {layer['kind']}" for layer in m["layers"])
     line(out, "", f"{count(m['params'])} parameters, {count(m['active_params'])} active a token; {layers}")
@@ -249,19 +249,16 @@ def fact_value(value: object) -> str:
 _JSON = {"True": "true", "False": "false", "None": "none"}
 
 
-def show_inspection(out: Console, spec: ModelSpec, figures: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    model_lines(out, spec)
-    line(
-        out,
-        "sizes",
-        f"{spec.params:,} parameters, {spec.active_params:,} active; hidden {spec.hidden:,}, vocabulary {spec.vocab:,}",
-    )
-    if spec.mtp_modules:
-        line(out, "", f"{spec.mtp_modules} MTP modules, not counted and not built")
+def show_inspection(out: Console, model: Model, figures: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+    model_lines(out, model)
+    widths = f"; hidden {model.hidden:,}, vocabulary {model.vocab:,}" if model.hidden and model.vocab else ""
+    line(out, "sizes", f"{model.params:,} parameters, {model.active_params:,} active{widths}")
+    if model.mtp_modules:
+        line(out, "", f"{model.mtp_modules} MTP modules, not counted and not built")
     line(
         out,
         "memory",
-        f"weights {decimal_bytes(figures['weight_bytes'])} as stored; cache {spec.kv_bytes_per_token:,} bytes a token",
+        f"weights {decimal_bytes(figures['weight_bytes'])} as stored; cache {model.kv_bytes_per_token:,} bytes a token",
     )
     line(
         out,

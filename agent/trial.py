@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from agent.evaluate import Evaluation, Measured
 from agent.settings import Settings
-from compiler.frontend import ModelSpec
+from compiler.frontend import Model
 from compiler.ir.graph import Graph
 from compiler.ir.schedule import Schedule
 from compiler.target import Target
@@ -62,7 +62,7 @@ class Onboarding:
 
     settings: Settings
     run_id: str
-    spec: ModelSpec
+    model: Model
     graph: Graph
     target: Target
     bound: Bound

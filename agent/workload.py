@@ -6,7 +6,7 @@ from pathlib import Path
 from agent.presets import PRESETS, preset
 from agent.settings import Settings
 from compiler.errors import InputError, nearest
-from compiler.frontend import ModelSpec, build, load_model
+from compiler.frontend import Model, open_door
 from compiler.ir.graph import Graph
 from compiler.ir.schedule import Schedule
 from compiler.ir.text import from_json, parse_schedule
@@ -15,12 +15,12 @@ from compiler.target import Target, load_target
 MAX_SCHEDULE_BYTES = 4 * 2**20
 
 
-def graph_for(settings: Settings) -> tuple[ModelSpec, Graph, Target]:
+def graph_for(settings: Settings) -> tuple[Model, Graph, Target]:
     """Model description, graph and target of `settings`. InputError for whatever is not possible, target first."""
     target = load_target(settings.target)
     check_sockets(settings.sockets, target)
-    spec = load_model(settings.model)
-    return spec, build(spec, settings.workload), target
+    model = open_door(settings.model, settings.frontend, settings.captures)
+    return model, model.graph(settings.workload), target
 
 
 def check_sockets(sockets: int, target: Target) -> None:

@@ -15,6 +15,8 @@ SOFTMAX_FLOPS = 7
 ROPE_FLOPS = 3
 #: Soft cap: divide, tanh (counted as 3), multiply.
 SOFTCAP_FLOPS = 5
+#: Bias by distance: a product and an addition a score.
+ALIBI_FLOPS = 2
 #: Sigmoid: negate, exponential, add, divide.
 SIGMOID_FLOPS = 4
 
@@ -81,7 +83,7 @@ def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase, source: str) -> tu
     sinks: tuple[str, ...] = ()
     if mixer.sinks:
         sinks = (b.weight("w.attn.softmax", "kv_heads q_group", b.names.module("attn.sinks")),)
-    softmax = SOFTMAX_FLOPS + SOFTCAP_FLOPS * mixer.softcap
+    softmax = SOFTMAX_FLOPS + SOFTCAP_FLOPS * mixer.softcap + ALIBI_FLOPS * mixer.alibi
     _core(b, ("kv_heads q_group", "head_dim", "head_dim"), ((row["q"], *keys), values, sinks), softmax)
     mixed = "attn.mixed"
     if mixer.gate:

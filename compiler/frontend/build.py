@@ -5,7 +5,7 @@ Layers equal in structure and storage are one block kind; the sequence keeps the
 
 from dataclasses import dataclass
 
-from compiler.frontend.attention import add_mixer, mixer_sizes
+from compiler.frontend.attention import SOFTCAP_FLOPS, add_mixer, mixer_sizes
 from compiler.frontend.builder import BlockBuilder, Weight
 from compiler.frontend.ffn import add_ffn, ffn_sizes
 from compiler.frontend.quant import Kept, Storage, WeightKind, storage, stored_apart
@@ -121,9 +121,13 @@ def _head(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
     b = _edge(spec, kept.with_apart(apart | kept.apart), workload.batch)
     b.enter("x", "tokens hidden")
     b.norm("head.norm", "x", "head.normed", "tokens hidden", spec.norm)
+    head, table = (spec.names.module(role) for role in ("head.lm_head", "embed" if spec.tied else "head.lm_head"))
     kind = WeightKind.PLAIN if spec.tied else WeightKind.HEAD
-    weight = Weight(spec.names.module("embed" if spec.tied else "head.lm_head"), spec.head_bias, kind)
-    b.project("head.lm_head", ("head.normed",), "logits", "tokens vocab <- hidden", weight)
+    weight = Weight(table, spec.head_bias, kind, bias_module=head)
+    out = "head.logits" if spec.softcap else "logits"
+    b.project("head.lm_head", ("head.normed",), out, "tokens vocab <- hidden", weight)
+    if spec.softcap:
+        b.pointwise("head.softcap", (out,), "logits", "tokens vocab", SOFTCAP_FLOPS)
     return b.block("head", ("logits",))
 
 

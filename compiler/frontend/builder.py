@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from compiler.frontend.names import Names
+from compiler.frontend.names import LLAMA, Names
 from compiler.frontend.parts import RMS, Norm
 from compiler.frontend.quant import Storage, WeightKind
 from compiler.ir.dtype import DType
@@ -20,13 +20,17 @@ _FLOWING = frozenset({"tokens", "batch", "context", "slots"})
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """The weight of a projection: its module in the checkpoint, whether there is a bias, and how it is stored."""
+    """The weight of a projection: its module in the checkpoint, whether there is a bias, and how it is stored.
+
+    bias_module: where the bias is, if not with the weight (a head whose weight is the embedding's).
+    """
 
     module: str
     bias: bool = False
     kind: WeightKind = WeightKind.LINEAR
     routing: Routing | None = None
     suffixes: tuple[str, str] = (".weight", ".bias")
+    bias_module: str = ""
 
     @property
     def key(self) -> str:
@@ -34,13 +38,13 @@ class Weight:
 
     @property
     def bias_key(self) -> str:
-        return self.module + self.suffixes[1]
+        return (self.bias_module or self.module) + self.suffixes[1]
 
 
 class BlockBuilder:
     """Collects the ops and tensors of one block. `names` gives the checkpoint module of a role."""
 
-    def __init__(self, sizes: Mapping[str, int], storage: Storage, names: Names) -> None:
+    def __init__(self, sizes: Mapping[str, int], storage: Storage, names: Names = LLAMA) -> None:
         self.sizes = sizes
         self.storage = storage
         self.names = names
@@ -54,7 +58,7 @@ class BlockBuilder:
 
     def enter(self, name: str, words: str, role: Role = Role.ACTIVATION, dtype: DType = DType.BF16) -> str:
         """An input of the block."""
-        self._tensors.append(Tensor(name, self.dims(words), dtype, role))
+        self._tensors.insert(len(self._inputs), Tensor(name, self.dims(words), dtype, role))  # inputs come first
         self._inputs.append(name)
         return name
 
@@ -80,10 +84,11 @@ class BlockBuilder:
     def norm(self, name: str, source: str, out: str, words: str, norm: Norm = RMS, over: int = 1) -> None:
         """Normalise over the last `over` dimensions; the role of the weights is `name`."""
         last = words.split()[-over:]
+        own = [word for word in words.split() if word not in _FLOWING] if norm.per_head else last
         module, tensors = self.names.module(name), []
         for there, prefix, suffix in ((norm.scale, "w.", ".weight"), (norm.bias, "b.", ".bias")):
             if there:
-                tensors.append(self.weight(prefix + name, " ".join(last), module + suffix))
+                tensors.append(self.weight(prefix + name, " ".join(own), module + suffix))
         op = Op(
             name,
             Pattern.REDUCE,

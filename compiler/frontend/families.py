@@ -1,21 +1,22 @@
 """The supported families: what each reads from a config, and the way from MODEL to a ModelSpec.
 
-One row a `model_type`. A row says which facts the family's published code reads and which rules it has for absent keys.
+One row a `model_type` (rows.py, moe_rows.py). A row says which facts the family's published code reads and which rules
+it has for absent keys.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from compiler.errors import InputError
-from compiler.frontend import ffn_facts, mixer_facts
 from compiler.frontend.compared import with_stored
 from compiler.frontend.facts import Facts
-from compiler.frontend.mixer_facts import Bias, Heads
+from compiler.frontend.family import Family
+from compiler.frontend.moe_rows import EXPERTS
 from compiler.frontend.python_file import call_function, python_place
 from compiler.frontend.quant import read_dtype, read_quantisation
 from compiler.frontend.read import HERE, Source, describe, in_transformers, open_model
+from compiler.frontend.rows import DENSE
 from compiler.frontend.spec import Fact, Ffn, Layer, Mixer, ModelSpec
 from compiler.frontend.unknown import Classified, classify_with
 from compiler.frontend.weights import read_header
@@ -37,50 +38,7 @@ _ACTIVATIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How a `model_type` is read. `config_class` is empty where transformers has no class of that type."""
-
-    architecture: str
-    config_class: str
-    mixers: Callable[[Facts, int], tuple[Mixer, ...]]
-    ffns: Callable[[Facts, int], tuple[Ffn, ...]]
-
-
-FAMILIES: Final[dict[str, Family]] = {
-    "llama": Family(
-        "LlamaForCausalLM",
-        "LlamaConfig",
-        Heads(mixer_facts.no_windows, kv_rule=True, bias=Bias.STATED),
-        ffn_facts.dense_maybe_biased,
-    ),
-    "mistral": Family("MistralForCausalLM", "MistralConfig", Heads(mixer_facts.same_window), ffn_facts.dense),
-    "qwen2": Family(
-        "Qwen2ForCausalLM", "Qwen2Config", Heads(mixer_facts.gated_windows, bias=Bias.QKV), ffn_facts.dense
-    ),
-    "qwen3": Family(
-        "Qwen3ForCausalLM",
-        "Qwen3Config",
-        Heads(mixer_facts.gated_windows, dim_rule=False, bias=Bias.STATED, qk_norm=True),
-        ffn_facts.dense,
-    ),
-    "mixtral": Family("MixtralForCausalLM", "MixtralConfig", Heads(mixer_facts.optional_window), ffn_facts.mixtral),
-    "qwen3_moe": Family(
-        "Qwen3MoeForCausalLM",
-        "Qwen3MoeConfig",
-        Heads(mixer_facts.gated_same_window, dim_rule=False, bias=Bias.STATED, qk_norm=True),
-        ffn_facts.qwen3_moe,
-    ),
-    "deepseek_v2": Family("DeepseekV2ForCausalLM", "DeepseekV2Config", mixer_facts.latent, ffn_facts.deepseek_v2),
-    "deepseek_v3": Family("DeepseekV3ForCausalLM", "DeepseekV3Config", mixer_facts.latent, ffn_facts.deepseek_v3),
-    "kimi_k2": Family("DeepseekV3ForCausalLM", "", mixer_facts.latent, ffn_facts.deepseek_v3),
-    "gpt_oss": Family(
-        "GptOssForCausalLM",
-        "GptOssConfig",
-        Heads(mixer_facts.typed_windows, dim_rule=False, bias=Bias.NEEDED, sinks=True),
-        ffn_facts.gpt_oss,
-    ),
-}
+FAMILIES: Final[dict[str, Family]] = {**DENSE, **EXPERTS}
 _CLASSES: Final[dict[str, str]] = {name: family.config_class for name, family in FAMILIES.items()}
 
 
@@ -114,6 +72,17 @@ def open_source(model: str) -> Source:
     return open_model(model, _CLASSES)
 
 
+def has_reader(model: str) -> bool:
+    """Whether MODEL names a type, or a config of a type, that is read here. InputError for what is no configuration."""
+    if model in FAMILIES:
+        return True
+    path = Path(model)
+    if not path.exists():
+        return False
+    found = Facts(open_model(model, _CLASSES), "a model").find("model_type")
+    return found is not None and found.value in FAMILIES
+
+
 def read_spec(source: Source) -> ModelSpec:
     """The ModelSpec a configuration describes."""
     model_type, family = _family(source)
@@ -122,10 +91,11 @@ def read_spec(source: Source) -> ModelSpec:
     _check_architecture(facts, family)
     layers = facts.integer("layers")
     mtp_modules = facts.maybe_integer("mtp_modules", low=0) or 0
-    mixers, ffns = family.mixers(facts, layers), family.ffns(facts, layers)
-    _numerics(facts)
+    parts = _parts(facts, family, layers)
+    shell = family.read_shell(facts)
+    _numerics(facts, family)
     hidden, vocab = facts.integer("hidden"), facts.integer("vocab")
-    tied, dtype, quantisation = facts.flag("tied", False), read_dtype(facts), read_quantisation(facts)
+    tied, dtype, quantisation = facts.flag("tied", family.tied), read_dtype(facts), read_quantisation(facts)
     facts.unread()
     return ModelSpec(
         name=source.name,
@@ -133,12 +103,30 @@ def read_spec(source: Source) -> ModelSpec:
         hidden=hidden,
         vocab=vocab,
         tied=tied,
-        layers=tuple(Layer(mixer, ffn) for mixer, ffn in zip(mixers, ffns, strict=True)),
+        layers=tuple(
+            Layer(mixer, ffn, shell.norm, shell.pre_norm, shell.post_norm, shell.wiring) for mixer, ffn in parts
+        ),
         mtp_modules=mtp_modules,
         dtype=dtype,
         quantisation=quantisation,
+        norm=shell.norm,
+        head_bias=shell.head_bias,
+        positions=shell.positions,
+        embed_norm=shell.embed_norm,
+        softcap=shell.softcap,
+        names=shell.names,
         facts=facts.all(),
     )
+
+
+def _parts(facts: Facts, family: Family, layers: int) -> list[tuple[Mixer | None, Ffn | None]]:
+    """Mixer and feed-forward part of each layer; InputError for a layer with neither."""
+    parts = list(zip(family.mixers(facts, layers), family.ffns(facts, layers), strict=True))
+    for index, (mixer, ffn) in enumerate(parts):
+        if mixer is None and ffn is None:
+            what = f"layer {index} has neither attention nor a feed-forward part"
+            raise facts.error("block_configs", what, "at least one of them", f"[{index}]")
+    return parts
 
 
 def _family(source: Source) -> tuple[str, Family]:
@@ -184,9 +172,9 @@ def _check_architecture(facts: Facts, family: Family) -> None:
         facts.assume("architectures", tuple(names), note)
 
 
-def _numerics(facts: Facts) -> None:
+def _numerics(facts: Facts, family: Family) -> None:
     """Facts that change no shape: checked, and kept for whoever computes values."""
-    facts.word("activation", _ACTIVATIONS, "silu")
+    facts.word("activation", _ACTIVATIONS, family.activation)
     for fact in ("norm_epsilon", "rope_theta"):
         facts.number(fact)
     facts.maybe_integer("positions")
@@ -194,9 +182,6 @@ def _numerics(facts: Facts) -> None:
         table = facts.table(fact)
         if table is not None:
             _check_rope(facts, fact, table)
-    share = facts.number("rotary_share")
-    if share not in (None, 1):
-        raise facts.error("rotary_share", f"is {share:g}: partial rotation is not modelled", "1, or no key")
 
 
 def _check_rope(facts: Facts, fact: str, table: dict[str, object], at: str = "") -> None:
@@ -210,5 +195,6 @@ def _check_rope(facts: Facts, fact: str, table: dict[str, object], at: str = "")
         elif key in ("factor", "rope_theta", "partial_rotary_factor") and value is not None:
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
                 raise facts.error(fact, f"is {describe(value)}", "a positive number", place)
-            if key == "partial_rotary_factor" and value != 1:
-                raise facts.error(fact, f"is {value:g}: partial rotation is not modelled", "1, or no such key", place)
+            if key == "partial_rotary_factor" and value != 1 and (fact, at) != ("rope_parameters", ""):
+                what = f"is {value:g}: partial rotation stated here is not modelled"
+                raise facts.error(fact, what, "1, or rope_parameters.partial_rotary_factor", place)

@@ -68,14 +68,15 @@ def _add_moe(b: BlockBuilder, moe: MoE, source: str) -> str:
     """The shared expert first (it does not wait for the routes), then the routed ones; returns the output tensor."""
     if moe.shared_width:
         shared = b.names.layer + moe.names.shared
-        _swiglu(b, "ffn.shared_", "shared_ffn", source, Dense(moe.shared_width), shared)
+        _swiglu(b, "ffn.shared_", "shared_ffn", source, Dense(moe.shared_width, bias=moe.shared_bias), shared)
     router = Weight(b.names.layer + moe.names.router, moe.router_bias, WeightKind.PLAIN)
     b.project("ffn.router", (source,), "ffn.router_out", "tokens experts <- hidden", router)
+    added = (b.weight("w.ffn.topk", "experts", b.names.layer + moe.names.correction),) if moe.correction else ()
     topk = Op(
         "ffn.topk",
         Pattern.SORT,
         b.dims("tokens experts"),
-        ("ffn.router_out",),
+        ("ffn.router_out", *added),
         ("ffn.routes",),
         sequential=("experts",),
         flops_per_point=TOPK_FLOPS,

@@ -1,53 +1,158 @@
 """Read the feed-forward part of each layer: dense width, experts, and which layers are MoE."""
 
+from dataclasses import dataclass
+from typing import Final
+
 from compiler.frontend.facts import Facts
+from compiler.frontend.layouts import GPT_OSS_EXPERTS, LLAMA4_EXPERTS, LLAMA_EXPERTS
+from compiler.frontend.mixer_facts import block_configs
+from compiler.frontend.patterns import frequency, indices, last_of
 from compiler.frontend.read import describe
 from compiler.frontend.spec import Dense, ExpertNames, Ffn, MoE, Scoring
 
-MIXTRAL_NAMES = ExpertNames(
-    router="block_sparse_moe.gate",
-    gate="block_sparse_moe.experts.{expert}.w1",
-    up="block_sparse_moe.experts.{expert}.w3",
-    down="block_sparse_moe.experts.{expert}.w2",
-)
-#: gpt_oss keeps all experts of a layer, and gate and up interleaved, in one tensor.
-GPT_OSS_NAMES = ExpertNames(
-    router="mlp.router",
-    gate="mlp.experts.gate_up_proj",
-    up="mlp.experts.gate_up_proj",
-    down="mlp.experts.down_proj",
-    weight="",
-    bias="_bias",
-)
+Ffns = tuple[Ffn | None, ...]
+
+SOFTMAX: Final = Scoring()
 
 
-def dense(facts: Facts, layers: int) -> tuple[Ffn, ...]:
-    """A gated dense part in all layers, without bias."""
-    return (Dense(facts.integer("ffn_width")),) * layers
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """How a family's code reads a dense part that all layers have.
+
+    bias: the flag that gives all its projections a bias (false when absent, unless `default`); "" for none, or for
+    always where `default` is true. times: the width is that many times the hidden size when the key is absent (0: the
+    key is needed); `fixed`: whatever the config says.
+    """
+
+    gated: bool = True
+    bias: str = ""
+    default: bool = False
+    times: int = 0
+    fixed: bool = False
+
+    def __call__(self, facts: Facts, layers: int) -> Ffns:
+        biased = facts.flag(self.bias, self.default) if self.bias else self.default
+        return (Dense(self._width(facts), gated=self.gated, bias=biased),) * layers
+
+    def _width(self, facts: Facts) -> int:
+        if not self.times:
+            return facts.integer("ffn_width")
+        width = self.times * facts.integer("hidden")
+        if self.fixed:
+            facts.fixed("ffn_width", width, f"{facts.family} has {self.times} times the hidden size")
+            return width
+        found = facts.maybe_integer("ffn_width")
+        if found is None:
+            facts.assume("ffn_width", width, f"{self.times} times the hidden size when the key is absent")
+        return width if found is None else found
 
 
-def dense_maybe_biased(facts: Facts, layers: int) -> tuple[Ffn, ...]:
-    """A gated dense part in all layers, with a bias where `mlp_bias` is true (llama)."""
-    return (Dense(facts.integer("ffn_width"), bias=facts.flag("mlp_bias", False)),) * layers
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """How a family's code reads experts that all layers have.
+
+    width: the fact that is their width. scoring: how the router chooses. shared: whether one more expert, of the same
+    width, sees all tokens. limit: the only number of experts a token the family's code has, 0 for any.
+    """
+
+    names: ExpertNames = LLAMA_EXPERTS
+    width: str = "ffn_width"
+    scoring: Scoring = SOFTMAX
+    shared: bool = False
+    limit: int = 0
+
+    def __call__(self, facts: Facts, layers: int) -> Ffns:
+        experts, top_k = _experts(facts)
+        if self.limit and top_k != self.limit:
+            raise facts.error(
+                "top_k", f"is {top_k}: the router of {facts.family} chooses {self.limit}", f"{self.limit}"
+            )
+        width = facts.integer(self.width)
+        shared = width if self.shared else 0
+        return (MoE(experts, top_k, width, shared, scoring=self._scoring(facts), names=self.names),) * layers
+
+    def _scoring(self, facts: Facts) -> Scoring:
+        facts.word("scoring", ("softmax", "sigmoid"), self.scoring.function)
+        return self.scoring
 
 
-def mixtral(facts: Facts, layers: int) -> tuple[Ffn, ...]:
-    """Experts of width `intermediate_size` in all layers; the gates of the chosen experts add up to 1."""
-    experts, top_k = _experts(facts)
-    return (MoE(experts, top_k, facts.integer("ffn_width"), names=MIXTRAL_NAMES),) * layers
+def olmoe(facts: Facts, layers: int) -> Ffns:
+    """Experts of width `intermediate_size`; the gates add up to 1 where `norm_topk_prob` says so."""
+    scoring = Scoring(normalise=facts.flag("normalise", False))
+    return Routed(scoring=scoring)(facts, layers)
 
 
-def gpt_oss(facts: Facts, layers: int) -> tuple[Ffn, ...]:
+def gpt_oss(facts: Facts, layers: int) -> Ffns:
     """Experts of width `intermediate_size` with biases in all layers; the router has a bias too."""
     experts, top_k = _experts(facts)
     facts.fixed("expert_bias", True, "gpt_oss experts and router have biases")
     facts.number("activation_limit", 7.0)
     facts.number("activation_alpha", 1.702)
     width = facts.integer("ffn_width")
-    return (MoE(experts, top_k, width, bias=True, router_bias=True, names=GPT_OSS_NAMES),) * layers
+    return (MoE(experts, top_k, width, bias=True, router_bias=True, names=GPT_OSS_EXPERTS),) * layers
 
 
-def qwen3_moe(facts: Facts, layers: int) -> tuple[Ffn, ...]:
+def llama4(facts: Facts, layers: int) -> Ffns:
+    """MoE in the layers of `moe_layers`, else in the last of every `interleave_moe_layer_step`.
+
+    A shared expert is as wide as the others; dense layers are `intermediate_size_mlp` wide (Llama4TextDecoderLayer of
+    transformers).
+    """
+    chosen = indices(facts, "moe_layers", layers)
+    if chosen is None:
+        sparse = last_of(facts, "moe_step", layers)
+    else:
+        facts.ignore("moe_step", "moe_layers says it")
+        sparse = tuple(index in chosen for index in range(layers))
+    experts, top_k = _experts(facts)
+    width = facts.integer("ffn_width")
+    scoring = Scoring("sigmoid", normalise=False)
+    moe = MoE(experts, top_k, width, width, scoring=scoring, names=LLAMA4_EXPERTS)
+    if all(sparse):
+        facts.ignore("dense_width", "all layers are MoE")
+        return (moe,) * layers
+    dense = Dense(facts.integer("dense_width"))
+    return tuple(moe if there else dense for there in sparse)
+
+
+def ernie_moe(facts: Facts, layers: int) -> Ffns:
+    """MoE from `moe_layer_start_index` to `moe_layer_end_index` (-1: the last layer), in the last of every interval.
+
+    As in Ernie4_5_MoeDecoderLayer of transformers. Choosing experts adds a correction that is a parameter.
+    """
+    first, interval = facts.integer("moe_start", low=0), last_of(facts, "moe_interval", layers)
+    last = facts.maybe_integer("moe_end", low=-1)
+    if last is None:
+        raise facts.missing("moe_end")
+    last = layers - 1 if last == -1 else last
+    sparse = [first <= index <= last and there for index, there in enumerate(interval)]
+    experts, top_k = _experts(facts)
+    width, biased = facts.integer("expert_width"), facts.flag("use_bias", False)
+    shared = facts.integer("shared_experts", low=0) * width
+    moe = MoE(experts, top_k, width, shared, correction=True, shared_bias=biased)
+    dense = Dense(facts.integer("ffn_width"), bias=biased)
+    return tuple(moe if there else dense for there in sparse)
+
+
+def deci(facts: Facts, layers: int) -> Ffns:
+    """DeciLM: a width of `ffn_mult` x 2/3 of the hidden size, rounded up to 256, or none at all, block by block."""
+    hidden, biased = facts.integer("hidden"), facts.flag("mlp_bias", False)
+    facts.ignore("ffn_width", "block_configs says it for each layer")
+    made: list[Ffn | None] = []
+    for index, block in enumerate(block_configs(facts, layers, "ffn")):
+        multiple = block.get("ffn_mult")
+        if block.get("no_op"):
+            made.append(None)
+            continue
+        if not isinstance(multiple, int | float) or isinstance(multiple, bool) or not 0 < multiple < 1000:
+            what, place = f"is {describe(multiple)}", f"[{index}].ffn.ffn_mult"
+            raise facts.error("block_configs", what, "a positive number", place)
+        width = int(2 * multiple * hidden / 3)
+        made.append(Dense(width + -width % 256, bias=biased))
+    return tuple(made)
+
+
+def qwen3_moe(facts: Facts, layers: int) -> Ffns:
     """Layer i is MoE when it is not in `mlp_only_layers` and `decoder_sparse_step` divides i + 1.
 
     As in Qwen3MoeDecoderLayer of transformers.
@@ -55,7 +160,10 @@ def qwen3_moe(facts: Facts, layers: int) -> tuple[Ffn, ...]:
     step = facts.maybe_integer("sparse_step")
     if step is None:
         raise facts.missing("sparse_step")
-    only = _dense_layers(facts, layers)
+    only = indices(facts, "dense_layers", layers)
+    if only is None:
+        facts.assume("dense_layers", (), f"{facts.family} has none when the key is absent")
+        only = frozenset()
     sparse = [index not in only and (index + 1) % step == 0 for index in range(layers)]
     experts, top_k = _experts(facts)
     scoring = Scoring(normalise=facts.flag("normalise", False))
@@ -63,17 +171,17 @@ def qwen3_moe(facts: Facts, layers: int) -> tuple[Ffn, ...]:
     return _choose(facts, sparse, moe, bias=False)
 
 
-def deepseek_v2(facts: Facts, layers: int) -> tuple[Ffn, ...]:
+def deepseek_v2(facts: Facts, layers: int) -> Ffns:
     """DeepSeek-V2: softmax scores, the best group members by their maximum."""
     return _deepseek(facts, layers, Scoring(function="softmax", normalise=False), "greedy", bias=True)
 
 
-def deepseek_v3(facts: Facts, layers: int) -> tuple[Ffn, ...]:
+def deepseek_v3(facts: Facts, layers: int) -> Ffns:
     """DeepSeek-V3: sigmoid scores with a correction buffer (not a parameter) in the choice of experts."""
     return _deepseek(facts, layers, Scoring(function="sigmoid", normalise=True), "noaux_tc", bias=False)
 
 
-def _deepseek(facts: Facts, layers: int, usual: Scoring, method: str, bias: bool) -> tuple[Ffn, ...]:
+def _deepseek(facts: Facts, layers: int, usual: Scoring, method: str, bias: bool) -> Ffns:
     """Layer i is MoE when i >= first_k_dense_replace and moe_layer_freq divides i (the publisher's modeling code)."""
     experts, top_k = _experts(facts)
     width = facts.integer("expert_width")
@@ -83,11 +191,11 @@ def _deepseek(facts: Facts, layers: int, usual: Scoring, method: str, bias: bool
     first = facts.integer("first_dense", low=0)
     if first > layers:
         raise facts.error("first_dense", f"is {first}, more than the {layers} layers", f"0 to {layers}")
-    sparse = [index >= first and chosen for index, chosen in enumerate(_frequency(facts, layers))]
+    sparse = [index >= first and chosen for index, chosen in enumerate(frequency(facts, "moe_frequency", layers))]
     return _choose(facts, sparse, MoE(experts, top_k, width, shared, scoring=scoring), bias)
 
 
-def _choose(facts: Facts, sparse: list[bool], moe: MoE, bias: bool) -> tuple[Ffn, ...]:
+def _choose(facts: Facts, sparse: list[bool], moe: MoE, bias: bool) -> Ffns:
     """The MoE where `sparse` says so, elsewhere a dense part (with `mlp_bias` where the family's code reads it)."""
     if bias and facts.flag("mlp_bias", False):
         what = "is true: biases of dense and shared parts of an MoE model are not modelled"
@@ -135,33 +243,3 @@ def _groups(facts: Facts) -> tuple[int, int]:
     if chosen is None and groups > 1:
         raise facts.missing("top_groups")
     return groups, chosen or 1
-
-
-def _frequency(facts: Facts, layers: int) -> list[bool]:
-    """moe_layer_freq: a number (layer i when it divides i) or a list of 0 and 1, one a layer; 1 when absent."""
-    found = facts.find("moe_frequency")
-    if found is not None and isinstance(found.value, list):
-        items = facts.items("moe_frequency") or []
-        if len(items) != layers:
-            what = f"has {len(items)} entries for {layers} layers"
-            raise facts.error("moe_frequency", what, "one 0 or 1 a layer, or a number")
-        bad = next((item for item in items if type(item) is not int or item not in (0, 1)), None)
-        if bad is not None:
-            raise facts.error("moe_frequency", f"has the entry {describe(bad)}", "one 0 or 1 a layer, or a number")
-        return [item == 1 for item in items]
-    every = facts.maybe_integer("moe_frequency")
-    if every is None:
-        every = 1
-        facts.assume("moe_frequency", 1, "every layer after the dense ones is MoE when the key is absent")
-    return [index % every == 0 for index in range(layers)]
-
-
-def _dense_layers(facts: Facts, layers: int) -> frozenset[int]:
-    items = facts.items("dense_layers")
-    if items is None:
-        facts.assume("dense_layers", (), f"{facts.family} has none when the key is absent")
-        return frozenset()
-    chosen = [item for item in items if type(item) is int and 0 <= item < layers]
-    if len(chosen) != len(items):
-        raise facts.error("dense_layers", f"is {items!r:.60}", f"layer indices from 0 to {layers - 1}")
-    return frozenset(chosen)

@@ -46,7 +46,7 @@ class Scoring:
 class ExpertNames:
     """Checkpoint modules of an MoE layer below `model.layers.{layer}.`, with `{expert}` for the expert index.
 
-    `weight` and `bias` are the suffixes of the expert tensors.
+    `weight` and `bias` are the suffixes of the expert tensors; `correction` is a tensor.
     """
 
     router: str = "mlp.gate"
@@ -56,11 +56,15 @@ class ExpertNames:
     shared: str = "mlp.shared_experts"
     weight: str = ".weight"
     bias: str = ".bias"
+    correction: str = "mlp.moe_statics.e_score_correction_bias"
 
 
 @dataclass(frozen=True, slots=True)
 class MoE:
-    """Routed experts (`top_k` of `experts` a token) and, where `shared_width` is not 0, a shared one of that width."""
+    """Routed experts (`top_k` of `experts` a token) and, where `shared_width` is not 0, a shared one of that width.
+
+    correction: a parameter an expert is added to the scores when experts are chosen.
+    """
 
     experts: int
     top_k: int
@@ -68,6 +72,8 @@ class MoE:
     shared_width: int = 0
     bias: bool = False
     router_bias: bool = False
+    correction: bool = False
+    shared_bias: bool = False
     scoring: Scoring = field(default_factory=Scoring)
     names: ExpertNames = field(default_factory=ExpertNames)
 
@@ -89,8 +95,13 @@ class MoE:
 
     def _params(self, hidden: int, experts: int) -> int:
         expert = 3 * hidden * self.width + (2 * self.width + hidden) * self.bias
-        router = self.experts * (hidden + self.router_bias)
-        return experts * expert + router + 3 * hidden * self.shared_width
+        router = self.experts * (hidden + self.router_bias + self.correction)
+        return experts * expert + router + self._shared(hidden)
+
+    def _shared(self, hidden: int) -> int:
+        if not self.shared_width:
+            return 0
+        return 3 * hidden * self.shared_width + (2 * self.shared_width + hidden) * self.shared_bias
 
 
 Ffn = Dense | MoE

@@ -1,105 +1,246 @@
-"""Read the mixer of each layer: heads, biases, windows, latent ranks."""
+"""Read the mixer of each layer: heads, biases, norms of queries and keys, rotation, latent ranks."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from compiler.frontend.facts import Facts
+from compiler.frontend.parts import RMS, Norm
+from compiler.frontend.patterns import Span, Spans, no_windows, per_layer
 from compiler.frontend.read import describe
 from compiler.frontend.spec import Attention, LatentAttention, Mixer, QkNorm
 
-FULL, SLIDING = "full_attention", "sliding_attention"
-#: Names of layer types: today's, and the older name transformers still accepts.
-_LAYER_TYPES = {FULL: FULL, "attention": FULL, SLIDING: SLIDING}
 
-Windows = Callable[[Facts, int], tuple[int | None, ...]]
+class Kv(StrEnum):
+    """How the number of kv heads is known."""
+
+    NEEDED = "needed"  # num_key_value_heads
+    RULE = "rule"  # num_key_value_heads, all heads when absent
+    ALL = "all"  # all heads, fixed by the family's code
+    FALCON = "falcon"  # by multi_query and new_decoder_architecture
 
 
-class Bias(StrEnum):
-    """Which projections of the attention have a bias."""
+class Dim(StrEnum):
+    """How the head size is known."""
 
-    NONE = "none"
-    QKV = "qkv"  # fixed by the family's code
-    STATED = "stated"  # attention_bias, false when absent
-    NEEDED = "needed"  # attention_bias, needed
+    NEEDED = "needed"  # head_dim
+    RULE = "rule"  # head_dim, hidden / heads when absent
+    QUOTIENT = "quotient"  # hidden / heads, fixed by the family's code
+
+
+@dataclass(frozen=True, slots=True)
+class Bias:
+    """Which projections (letters of qkvo) have a bias when the flag `fact` is true; fixed by the code without one.
+
+    default: the flag when absent, None where it is needed.
+    """
+
+    parts: str
+    fact: str = ""
+    default: bool | None = False
+
+    def read(self, facts: Facts) -> str:
+        """The letters that have a bias."""
+        if self.fact:
+            return self.parts if facts.flag(self.fact, self.default) else ""
+        names = ", ".join(self.parts)
+        facts.ignore("attention_bias", f"{facts.family} has a bias on {names} whatever the config says")
+        others = ", ".join(letter for letter in "qkvo" if letter not in self.parts)
+        rest = f", none on {others}" if others else ""
+        facts.fixed("attention_bias", names, f"{facts.family} has a bias on {names}{rest}")
+        return self.parts
+
+
+#: attention_bias: on all four projections, false when absent; needed; on queries, keys and values only.
+STATED, NEEDED = Bias("qkvo", "attention_bias"), Bias("qkvo", "attention_bias", None)
+QKV_FIXED, QKV_STATED = Bias("qkv"), Bias("qkv", "attention_bias")
+
+
+@dataclass(frozen=True, slots=True)
+class QkRule:
+    """How queries and keys are normalised, when the flag `use_qk_norm` is true.
+
+    default: the flag when absent, None where the family's code always normalises.
+    rotated_only: not in layers that are not rotated (llama4).
+    """
+
+    kind: QkNorm
+    norm: Norm = RMS
+    default: bool | None = None
+    rotated_only: bool = False
+
+    def read(self, facts: Facts) -> QkNorm:
+        if self.default is not None:
+            return self.kind if facts.flag("qk_norm", self.default) else QkNorm.NONE
+        if facts.find("qk_norm") is not None and not facts.flag("qk_norm"):
+            raise facts.error("qk_norm", f"is false: {facts.family} always has these norms", "true, or no key")
+        facts.fixed("qk_norm", True, f"{facts.family} normalises queries and keys")
+        return self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Which elements of a head are rotated.
+
+    share: the part rotated when the config has no partial_rotary_factor; None where the family rotates all of a head.
+    dim: the config may state the number instead (rotary_dim), and must where there is no share.
+    no: none, whatever the config says.
+    """
+
+    share: float | None = None
+    dim: bool = False
+    no: bool = False
+
+    def read(self, facts: Facts, head_dim: int) -> int | None:
+        """Elements rotated, None for all."""
+        if self.no:
+            return 0
+        if self.dim:
+            return self._stated(facts, head_dim)
+        share = _share(facts)
+        if share is None and self.share is not None:
+            facts.assume("rotary_share", self.share, f"{facts.family} takes {self.share:g} when the key is absent")
+            share = self.share
+        if share in (None, 1):
+            return None
+        if self.share is None or share > 1:
+            what = f"is {share:g}: partial rotation is not modelled in {facts.family}"
+            raise facts.error("rotary_share", what, "1, or no key")
+        return int(head_dim * share)
+
+    def _stated(self, facts: Facts, head_dim: int) -> int | None:
+        """rotary_dim; when it is null, all; when it is absent, a share."""
+        rotated = facts.maybe_integer("rotary_dim")
+        if rotated is None and self.share is not None:
+            return replace(self, dim=False).read(facts, head_dim)
+        if rotated is None:
+            if not facts.states("rotary_dim"):
+                raise facts.missing("rotary_dim", "add rotary_dim: a number of elements, or null for all")
+            return None
+        if rotated > head_dim:
+            raise facts.error("rotary_dim", f"is {rotated}, more than the {head_dim} of a head", f"1 to {head_dim}")
+        return rotated
+
+
+def _share(facts: Facts) -> float | None:
+    """partial_rotary_factor, at the top or among the rope_parameters."""
+    share = facts.number("rotary_share")
+    inner = (facts.table("rope_parameters") or {}).get("partial_rotary_factor")
+    if inner is None:
+        return share
+    place = ".partial_rotary_factor"
+    if not isinstance(inner, int | float) or isinstance(inner, bool) or not 0 < inner < 1e30:
+        raise facts.error("rope_parameters", f"is {describe(inner)}", "a positive number", place)
+    if share not in (None, inner):
+        raise facts.error("rope_parameters", f"is {inner:g}, but elsewhere {share:g}", "one value", place)
+    return float(inner)
 
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """How a family's code reads its attention.
+    """How a family's code reads its attention. Facts that are not named here are as in llama."""
 
-    kv_rule: an absent num_key_value_heads means as many as query heads (else it is needed).
-    dim_rule: an absent head_dim means hidden / heads (else it is needed).
-    """
-
-    windows: Windows
-    kv_rule: bool = False
-    dim_rule: bool = True
-    bias: Bias = Bias.NONE
-    qk_norm: bool = False
+    spans: Spans
+    kv: Kv = Kv.NEEDED
+    dim: Dim = Dim.RULE
+    bias: tuple[Bias, ...] = ()
+    qk_norm: QkRule | None = None
+    rotary: Rotary = Rotary()
     sinks: bool = False
+    alibi: bool | None = False  # None: the flag of the config (falcon)
+    softcap: bool = False
 
-    def __call__(self, facts: Facts, layers: int) -> tuple[Mixer, ...]:
+    def __call__(self, facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
         """The attention of each layer."""
         heads = facts.integer("heads")
         kv_heads = self._kv_heads(facts, heads)
-        q, o = self._biases(facts)
+        head_dim = self._head_dim(facts, heads)
+        biased = {letter for bias in self.bias for letter in bias.read(facts)}
+        alibi = facts.flag("alibi", False) if self.alibi is None else self.alibi
         base = Attention(
             kv_heads=kv_heads,
             q_group=heads // kv_heads,
-            head_dim=self._head_dim(facts, heads),
+            head_dim=head_dim,
             sinks=self.sinks,
-            qk_norm=QkNorm.HEAD if self.qk_norm else QkNorm.NONE,
-            q_bias=q,
-            k_bias=q,
-            v_bias=q,
-            o_bias=o,
+            alibi=alibi,
+            softcap=self.softcap and facts.number("softcap") is not None,
+            rotary=0 if alibi else self.rotary.read(facts, head_dim),
+            qk_norm=self.qk_norm.read(facts) if self.qk_norm else QkNorm.NONE,
+            qk_norm_kind=self.qk_norm.norm if self.qk_norm else RMS,
+            q_bias="q" in biased,
+            k_bias="k" in biased,
+            v_bias="v" in biased,
+            o_bias="o" in biased,
         )
-        if self.qk_norm:
-            facts.fixed("qk_norm", True, f"{facts.family} normalises queries and keys")
         if self.sinks:
             facts.fixed("sinks", True, f"{facts.family} has an attention sink a head")
-        made = {window: replace(base, window=window) for window in (*self.windows(facts, layers), None)}
-        return tuple(made[window] for window in self.windows(facts, layers))
+        spans = self.spans(facts, layers)
+        made = {span: self._seeing(base, span) for span in spans}
+        return tuple(made[span] for span in spans)
+
+    def _seeing(self, base: Attention, span: Span) -> Attention:
+        mixer = replace(base, window=span.window, chunk=span.chunk)
+        if span.rotated:
+            return mixer
+        plain = self.qk_norm is not None and self.qk_norm.rotated_only
+        return replace(mixer, rotary=0, qk_norm=QkNorm.NONE if plain else mixer.qk_norm)
 
     def _kv_heads(self, facts: Facts, heads: int) -> int:
+        if self.kv is Kv.ALL:
+            facts.fixed("kv_heads", heads, f"{facts.family} has as many as query heads")
+            return heads
+        if self.kv is Kv.FALCON:
+            return _falcon_kv_heads(facts, heads)
         found = facts.maybe_integer("kv_heads")
         if found is None:
-            if not self.kv_rule:
+            if self.kv is not Kv.RULE:
                 raise facts.missing("kv_heads")
             facts.assume("kv_heads", heads, f"{facts.family} takes num_attention_heads when the key is absent")
             return heads
-        if heads % found:
-            what = f"is {found}, which does not divide the {heads} attention heads"
-            raise facts.error("kv_heads", what, f"a divisor of {heads}")
-        return found
+        return _dividing(facts, found, heads)
 
     def _head_dim(self, facts: Facts, heads: int) -> int:
         found = facts.maybe_integer("head_dim")
-        if found is not None:
+        if found is not None and self.dim is not Dim.QUOTIENT:
             return found
-        if not self.dim_rule and not facts.source.defaults:
+        if self.dim is Dim.NEEDED and not facts.source.defaults:
             raise facts.missing("head_dim")
-        hidden = facts.integer("hidden")
-        if hidden % heads:
-            what = f"is {hidden}, which the {heads} attention heads do not divide, and there is no head_dim"
-            raise facts.error("hidden", what, f"head_dim, or a multiple of {heads}")
-        facts.assume("head_dim", hidden // heads, "hidden_size / num_attention_heads when the key is absent")
-        return hidden // heads
-
-    def _biases(self, facts: Facts) -> tuple[bool, bool]:
-        """(bias of q, k and v; bias of o)."""
-        if self.bias is Bias.NONE:
-            return False, False
-        if self.bias is Bias.QKV:
-            facts.ignore("attention_bias", f"{facts.family} has a bias on q, k and v whatever the config says")
-            facts.fixed("attention_bias", "q, k, v", f"{facts.family} has a bias on q, k and v, none on o")
-            return True, False
-        stated = facts.flag("attention_bias", None if self.bias is Bias.NEEDED else False)
-        return stated, stated
+        size = quotient(facts, heads)
+        if found is not None and found != size:
+            what = f"is {found}, but {facts.family} takes hidden / heads, which is {size}"
+            raise facts.error("head_dim", what, f"{size}, or no key")
+        return size
 
 
-def latent(facts: Facts, layers: int) -> tuple[Mixer, ...]:
+def quotient(facts: Facts, heads: int) -> int:
+    """The head size by the rule hidden / heads, which must be whole."""
+    hidden = facts.integer("hidden")
+    if hidden % heads:
+        what = f"is {hidden}, which the {heads} attention heads do not divide, and there is no head_dim"
+        raise facts.error("hidden", what, f"head_dim, or a multiple of {heads}")
+    facts.assume("head_dim", hidden // heads, "hidden_size / num_attention_heads when the key is absent")
+    return hidden // heads
+
+
+def _dividing(facts: Facts, found: int, heads: int) -> int:
+    if heads % found:
+        what = f"is {found}, which does not divide the {heads} attention heads"
+        raise facts.error("kv_heads", what, f"a divisor of {heads}")
+    return found
+
+
+def _falcon_kv_heads(facts: Facts, heads: int) -> int:
+    """FalconAttention: num_kv_heads in the new architecture (all heads when null), else 1 or all by multi_query."""
+    new, one = facts.flag("new_decoder"), facts.flag("multi_query")
+    if not new:
+        facts.ignore("kv_heads", f"multi_query is {str(one).lower()} and new_decoder_architecture false")
+        return 1 if one else heads
+    found = facts.maybe_integer("kv_heads")
+    if found is None and not facts.states("kv_heads"):
+        raise facts.missing("kv_heads")
+    return heads if found is None else _dividing(facts, found, heads)
+
+
+def latent(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
     """Multi-head latent attention in all layers. The kv heads of the config mean nothing here."""
     facts.ignore("kv_heads", "latent attention caches one row a token for all heads")
     facts.ignore("head_dim", "latent attention has qk_nope_head_dim, qk_rope_head_dim and v_head_dim")
@@ -118,94 +259,54 @@ def latent(facts: Facts, layers: int) -> tuple[Mixer, ...]:
         v_dim=facts.integer("v_dim"),
         bias=facts.flag("attention_bias", False),
     )
+    Rotary().read(facts, mixer.rope)
     no_windows(facts, layers)
     return (mixer,) * layers
 
 
-# --- windows: one a layer, None for all tokens
+# --- a description of each block (Deci, nemotron-nas)
 
 
-def no_windows(facts: Facts, layers: int) -> tuple[int | None, ...]:
-    """All layers see all tokens. A layer_types list may say so, and nothing else."""
-    return _uniform(facts, layers, None)
-
-
-def same_window(facts: Facts, layers: int) -> tuple[int | None, ...]:
-    """All layers have the window `sliding_window` (null: none). Absent is not null: the key is needed (mistral)."""
-    window = facts.maybe_integer("window")
-    if window is None and not facts.states("window"):
-        raise facts.missing("window", "add sliding_window: a number of tokens, or null for none")
-    if window is None:
-        facts.assume("window", None, "null: no window")
-    return _uniform(facts, layers, window)
-
-
-def optional_window(facts: Facts, layers: int) -> tuple[int | None, ...]:
-    """All layers have the window `sliding_window`; none when absent (mixtral)."""
-    window = facts.maybe_integer("window")
-    if window is None:
-        facts.assume("window", None, f"{facts.family} has no window when the key is absent")
-    return _uniform(facts, layers, window)
-
-
-def gated_same_window(facts: Facts, layers: int) -> tuple[int | None, ...]:
-    """All layers have the window when `use_sliding_window` is true (qwen3_moe)."""
-    facts.ignore("window_layers", f"{facts.family} gives all layers the same window")
-    return _uniform(facts, layers, _gated(facts))
-
-
-def gated_windows(facts: Facts, layers: int) -> tuple[int | None, ...]:
-    """Windows by `layer_types`, else from layer `max_window_layers` on, when `use_sliding_window` is true (qwen)."""
-    window = _gated(facts)
-    types = _layer_types(facts, layers)
-    if window is None:
-        facts.ignore("window_layers", "there is no window")
-        return _uniform(facts, layers, None)
-    if types is None:
-        first = facts.integer("window_layers", low=0)
-        return tuple(window if index >= first else None for index in range(layers))
-    facts.ignore("window_layers", "layer_types says it")
-    return tuple(window if kind == SLIDING else None for kind in types)
-
-
-def typed_windows(facts: Facts, layers: int) -> tuple[int | None, ...]:
-    """Windows by `layer_types`, which is needed (gpt_oss)."""
-    types = _layer_types(facts, layers)
-    if types is None:
-        raise facts.missing("layer_types")
-    window = facts.maybe_integer("window")
-    if window is None and SLIDING in types:
-        raise facts.missing("window")
-    return tuple(window if kind == SLIDING else None for kind in types)
-
-
-def _gated(facts: Facts) -> int | None:
-    if facts.flag("use_window", False):
-        return facts.integer("window")
-    facts.ignore("window", "use_sliding_window is false")
-    return None
-
-
-def _uniform(facts: Facts, layers: int, window: int | None) -> tuple[int | None, ...]:
-    types = _layer_types(facts, layers)
-    expected = FULL if window is None else SLIDING
-    if types is not None and set(types) != {expected}:
-        what = f"has layers that are not {expected}, which {facts.family} as described here gives all its layers"
-        raise facts.error("layer_types", what, f"{expected} for all layers, or a model_type that mixes them")
-    return (window,) * layers
-
-
-def _layer_types(facts: Facts, layers: int) -> tuple[str, ...] | None:
-    """The type of each layer, None when absent. Entries beyond the layers must be those of the MTP modules."""
-    items = facts.items("layer_types")
+def block_configs(facts: Facts, layers: int, part: str) -> list[dict[str, object]]:
+    """The `part` (attention, ffn) of each entry of `block_configs`; InputError for a linear stand-in."""
+    items = per_layer(facts, "block_configs", layers)
     if items is None:
-        return None
-    extra = facts.maybe_integer("mtp_modules", low=0) or 0
-    if len(items) not in (layers, layers + extra):
-        mtp = f" (or {layers + extra} with the MTP modules)" if extra else ""
-        raise facts.error("layer_types", f"has {len(items)} entries for {layers} layers", f"one entry a layer{mtp}")
+        raise facts.missing("block_configs")
+    out = []
     for index, item in enumerate(items):
-        if not isinstance(item, str) or item not in _LAYER_TYPES:
-            what = f"is {describe(item)}, which {facts.family} as described here has not got"
-            raise facts.error("layer_types", what, f"{FULL} or {SLIDING}", f"[{index}]")
-    return tuple(_LAYER_TYPES[str(item)] for item in items[:layers])
+        inner = item.get(part) if isinstance(item, dict) else None
+        if not isinstance(inner, dict):
+            raise facts.error("block_configs", f"is {describe(inner)}", "an object", f"[{index}].{part}")
+        for key in ("no_op", "replace_with_linear"):
+            if type(inner.get(key, False)) is not bool:
+                raise facts.error("block_configs", f"is {describe(inner[key])}", "a boolean", f"[{index}].{part}.{key}")
+        for key in ("replace_with_linear", "sparsify", "num_sink_tokens", "unshifted_sink"):
+            if inner.get(key):
+                what = f"is {describe(inner[key])}, which is not modelled"
+                raise facts.error("block_configs", what, "false or null", f"[{index}].{part}.{key}")
+        out.append(inner)
+    return out
+
+
+def deci(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
+    """DeciLM: `n_heads_in_group` query heads share a kv head, or no attention at all (`no_op`), block by block."""
+    heads = facts.integer("heads")
+    facts.ignore("kv_heads", "block_configs says it for each layer")
+    found = facts.maybe_integer("head_dim")
+    head_dim = found if found is not None else quotient(facts, heads)
+    biased = bool(STATED.read(facts))
+    rotary = Rotary().read(facts, head_dim)
+    made: list[Mixer | None] = []
+    for index, block in enumerate(block_configs(facts, layers, "attention")):
+        group, window, at = block.get("n_heads_in_group"), block.get("window_length"), f"[{index}].attention"
+        if block.get("no_op"):
+            made.append(None)
+            continue
+        if type(group) is not int or group < 1 or heads % group:
+            what, place = f"is {describe(group)}", f"{at}.n_heads_in_group"
+            raise facts.error("block_configs", what, f"a divisor of {heads}", place)
+        if window is not None and (type(window) is not int or window < 1):
+            raise facts.error("block_configs", f"is {describe(window)}", "tokens or null", f"{at}.window_length")
+        mixer = Attention(heads // group, group, head_dim, window=window, rotary=rotary)
+        made.append(replace(mixer, q_bias=biased, k_bias=biased, v_bias=biased, o_bias=biased))
+    return tuple(made)

@@ -24,7 +24,8 @@ class Attention:
 
     window: over the last tokens only; chunk: over the tokens of the same chunk. rotary: elements of a head that are
     rotated, None for all, 0 for none. gate: the output is multiplied by a sigmoid, whose projection is as large as q's.
-    softcap: scores go through a tanh. borrows: keys and values are those of an earlier layer, and not projected here.
+    softcap: scores go through a tanh. alibi: a bias by distance is added to them. borrows: keys and values are those of
+    an earlier layer, and not projected here.
     """
 
     kv_heads: int
@@ -38,6 +39,7 @@ class Attention:
     rotary: int | None = None
     gate: bool = False
     softcap: bool = False
+    alibi: bool = False
     borrows: bool = False
     q_bias: bool = False
     k_bias: bool = False
@@ -72,7 +74,8 @@ class Attention:
         )
 
     def _norms(self, q: int, kv: int) -> int:
-        widths = {QkNorm.NONE: (0, 0), QkNorm.HEAD: (self.head_dim, self.head_dim), QkNorm.FULL: (q, kv)}[self.qk_norm]
+        head = (q, kv) if self.qk_norm_kind.per_head else (self.head_dim, self.head_dim)
+        widths = {QkNorm.NONE: (0, 0), QkNorm.HEAD: head, QkNorm.FULL: (q, kv)}[self.qk_norm]
         return sum(self.qk_norm_kind.params(width) for width in (widths[: 1 if self.borrows else 2]))
 
 

@@ -55,3 +55,6 @@ class Names:
         if role in MODEL:
             return own or MODEL[role]
         return self.layer + (own or LAYER[role])
+
+
+LLAMA = Names()

@@ -11,11 +11,15 @@ class NormKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """A normalisation over a row, with a scale and perhaps a bias an element."""
+    """A normalisation over a row, with a scale and perhaps a bias an element.
+
+    per_head: of the norm of a head, whether every head has a scale of its own.
+    """
 
     kind: NormKind = NormKind.RMS
     scale: bool = True
     bias: bool = False
+    per_head: bool = False
 
     def params(self, width: int) -> int:
         return width * (self.scale + self.bias)

@@ -154,13 +154,16 @@ def _class_defaults(model_type: str, classes: Mapping[str, str]) -> Source:
     if not name:
         raise InputError(model_type, "has no class of its own in transformers", "give a directory with config.json")
     try:
-        module = import_module(f"transformers.models.{model_type}.configuration_{model_type}")
-        values = getattr(module, name)().to_dict()
+        values = getattr(import_module("transformers"), name)().to_dict()
     except (ImportError, AttributeError) as error:
         right = "install transformers, or give a directory with config.json"
         raise InputError(model_type, f"has no class defaults in this installation ({error})", right) from error
     values["model_type"] = model_type
-    return Source(f"{model_type} ({name} defaults)", model_type, values, values, defaults=name)
+    where = f"{model_type} ({name} defaults)"
+    for key in NESTED:
+        if isinstance(values.get(key), dict):
+            return Source(where, model_type, values[key], values, prefix=f"{key}.", defaults=name)
+    return Source(where, model_type, values, values, defaults=name)
 
 
 def _unknown_model(model: str, classes: Mapping[str, str]) -> InputError:
@@ -178,13 +181,13 @@ def unknown_type(where: str, model_type: str, classes: Mapping[str, str], what: 
     return InputError(where, what, right)
 
 
-def in_transformers(model_type: str) -> bool:
-    if not model_type.replace("_", "").isalnum():
-        return False
-    found = find_spec("transformers")
+def in_transformers(name: str) -> bool:
+    """Whether the installed transformers registers a model type, or an architecture, of that name."""
+    found = find_spec("transformers") if name.isidentifier() else None
     if found is None or found.origin is None:
         return False
-    return (Path(found.origin).parent / "models" / model_type / f"configuration_{model_type}.py").is_file()
+    registries = (Path(found.origin).parent / "models" / "auto").glob("*.py")
+    return any(f'"{name}"' in path.read_text(encoding="utf-8") for path in registries)
 
 
 def describe(value: object) -> str:

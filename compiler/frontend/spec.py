@@ -111,6 +111,7 @@ class ModelSpec:
     """A decoder-only language model. `dtype` is the storage type of what is not quantised.
 
     norm: before the head. positions: rows of a learned position table, 0 for none. embed_norm: after the embedding.
+    softcap: logits go through a tanh.
     stored: what the weights files beside the config hold.
     """
 
@@ -127,6 +128,7 @@ class ModelSpec:
     head_bias: bool = False
     positions: int = 0
     embed_norm: Norm | None = None
+    softcap: bool = False
     names: Names = field(default_factory=Names)
     facts: tuple[Fact, ...] = ()
     stored: Stored | None = None
@@ -177,23 +179,3 @@ def name_kinds(items: Sequence[tuple[str, Hashable]]) -> tuple[str, ...]:
             count[label] = count.get(label, 0) + 1
             names[item] = label if count[label] == 1 else f"{label}_{count[label]}"
     return tuple(names[item] for item in items)
-
-
-def inspect_facts(spec: ModelSpec) -> list[dict[str, Any]]:
-    """The facts of a model as rows of JSON: name, value, key, status, note; unknown ones last."""
-    order = [Status.READ, Status.ASSUMED, Status.UNKNOWN]
-    rows = sorted(spec.facts, key=lambda fact: order.index(fact.status))
-    return [{"name": f.name, "value": f.value, "key": f.key, "status": str(f.status), "note": f.note} for f in rows]
-
-
-def model_summary(spec: ModelSpec) -> dict[str, Any]:
-    """What a model is, for JSON: sizes and the decoder layers by kind, in order of first appearance."""
-    layers = [{"kind": kind, "repeat": spec.kinds.count(kind)} for kind in dict.fromkeys(spec.kinds)]
-    return {
-        "name": spec.name,
-        "model_type": spec.model_type,
-        "params": spec.params,
-        "active_params": spec.active_params,
-        "kv_bytes_per_token": spec.kv_bytes_per_token,
-        "layers": layers,
-    }

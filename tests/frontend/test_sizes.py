@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from compiler.frontend import build, load_model, model_summary
+from compiler.frontend import build, load_model, model_summary, open_door
 from compiler.frontend.spec import Attention, Dense, LatentAttention, Layer, ModelSpec, MoE
 from compiler.ir.graph import Phase, Workload
 
@@ -116,17 +116,18 @@ def _seconds(folder: str) -> float:
 
 
 def test_summary(model_dir):
-    summary = model_summary(load_model(str(model_dir("DeepSeek-V3"))))
+    summary = model_summary(open_door(str(model_dir("DeepSeek-V3"))))
     assert summary == {
         "name": "DeepSeek-V3",
         "model_type": "deepseek_v3",
+        "frontend": "spec",
         "params": 671_026_404_352,
         "active_params": summary["active_params"],
         "kv_bytes_per_token": 70_272,
         "layers": [{"kind": "mla_dense", "repeat": 3}, {"kind": "mla_moe", "repeat": 58}],
     }
     assert 37_000_000_000 < summary["active_params"] < 38_000_000_000  # published: 37B activated
-    layers = model_summary(load_model(str(model_dir("gpt-oss-20b"))))["layers"]
+    layers = model_summary(open_door(str(model_dir("gpt-oss-20b"))))["layers"]
     assert layers == [{"kind": "swa_moe", "repeat": 12}, {"kind": "gqa_moe", "repeat": 12}]
 
 

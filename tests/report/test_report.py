@@ -65,7 +65,7 @@ def test_a_refused_preset_gives_its_reasons(onboarding: Onboarding, tmp_path: Pa
 def test_what_does_not_fit_hbm_is_said_with_figures_and_levers(tmp_path: Path) -> None:
     model = write_config(tmp_path, "large", hidden_size=8192, intermediate_size=32768, num_hidden_layers=96)
     o = make_onboarding(model, sockets=1, evals=3)
-    lost, cost, levers = warning_lines(o.spec, o.graph, o.target, o.report)
+    lost, cost, levers = warning_lines(o.model, o.graph, o.target, o.report)
     assert o.report.memory_spilled_bytes > 0
     assert f"{o.graph.weight_nbytes / 1e9:.2f} GB of weights" in lost and "68.72 GB of HBM on 1 socket" in lost
     assert cost.startswith("DDR takes") and f"{100 * o.report.spill_s / o.report.latency_s:.1f}%" in cost
@@ -76,7 +76,7 @@ def test_what_does_not_fit_hbm_is_said_with_figures_and_levers(tmp_path: Path) -
 @pytest.mark.parametrize(("positions", "said"), [(4096, False), (4095, True), (None, False)])
 def test_a_context_beyond_the_models_positions_is_said(tmp_path: Path, positions: int | None, said: bool) -> None:
     o = make_onboarding(write_config(tmp_path, "short", max_position_embeddings=positions), evals=3)
-    lines = warning_lines(o.spec, o.graph, o.target, o.report)
+    lines = warning_lines(o.model, o.graph, o.target, o.report)
     assert [("4,096 tokens" in x and "4,095 positions" in x) for x in lines] == [True] * said
     assert said == ("Beyond the model" in report_html(o, explanation_of(o)))
 
@@ -129,7 +129,7 @@ def test_the_page_is_whole_and_needs_nothing_else(onboarding: Onboarding) -> Non
 
 def test_the_page_escapes_the_model(onboarding: Onboarding) -> None:
     html, page = page_of(onboarding)
-    assert onboarding.spec.name.startswith("tiny <script>")
+    assert onboarding.model.name.startswith("tiny <script>")
     assert "<script" not in html and "tiny &lt;script&gt;" in html
     assert any("tiny <script>" in words for words in page.words)
 

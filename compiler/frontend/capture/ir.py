@@ -1,7 +1,7 @@
 """What a trace of a PyTorch model is, as data: one exported program a distinct layer, and the order of the layers.
 
 Between `trace` (which needs torch) and `lower` (which does not). Everything is JSON-able, so that a capture is cached
-by content; shapes are those of one sequence of TRACED_TOKENS tokens.
+by content; shapes are those of one sequence of `tokens` tokens, a prime number that no model has as a size.
 """
 
 from dataclasses import dataclass
@@ -49,13 +49,17 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """One distinct layer (or the part before or after the layers). Input and output 0 are the hidden states."""
+    """One distinct layer (or the part before or after the layers). `inputs[0]` and `outputs[0]` are the hidden states.
+
+    buffers: tensors of the module that are no parameters (rope frequencies, a router's correction bias), and constants.
+    """
 
     label: str
     inputs: tuple[Value, ...]
     weights: tuple[Value, ...]
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
+    buffers: tuple[Value, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ class Captured:
     """A traced model: its distinct layers, which of them each layer is, and what surrounds them.
 
     facts: scalars of the module (hidden, vocab, ...) and of the trace (torch and transformers versions).
+    feeds: for each distinct layer, the value of `before` that each of its inputs is where it first occurs; "" for the
+    hidden states and for what a layer before it made.
     """
 
     model: str
@@ -74,3 +80,4 @@ class Captured:
     tied: bool
     params: int
     facts: tuple[tuple[str, Any], ...] = ()
+    feeds: tuple[tuple[str, ...], ...] = ()

@@ -1,0 +1,187 @@
+"""Steps with names as the ops and tensors of a block."""
+
+from dataclasses import dataclass, field, replace
+
+from compiler.errors import InputError
+from compiler.frontend.builder import BlockBuilder
+from compiler.frontend.capture.axes import Axis
+from compiler.frontend.capture.dims import Names
+from compiler.frontend.capture.ir import Capture, Value
+from compiler.frontend.capture.latent import Layer
+from compiler.frontend.capture.seen import Origin
+from compiler.frontend.capture.steps import Kind, Step
+from compiler.frontend.quant import WeightKind
+from compiler.ir.dtype import DType
+from compiler.ir.graph import Block, Op, Pattern, Phase, Role, Tensor, Workload
+
+#: What an op gives, by its name; others give `<op>_out`.
+_OUTPUTS = {
+    "attn.norm": "attn.normed",
+    "attn.q_proj": "attn.q",
+    "attn.k_proj": "attn.k",
+    "attn.v_proj": "attn.v",
+    "attn.q_norm": "attn.q_normed",
+    "attn.k_norm": "attn.k_normed",
+    "attn.q_rope": "attn.q_rot",
+    "attn.k_rope": "attn.k_rot",
+    "attn.o_proj": "attn.out",
+    "attn.residual": "attn.y",
+    "attn.q_a_proj": "attn.q_a",
+    "attn.q_a_norm": "attn.q_a_normed",
+    "attn.q_b_proj": "attn.q",
+    "attn.kv_a_proj": "attn.kv_a",
+    "attn.kv_a_norm": "attn.latent",
+    "ffn.norm": "ffn.normed",
+    "ffn.gate_proj": "ffn.gate",
+    "ffn.up_proj": "ffn.up",
+    "ffn.act": "ffn.mid",
+    "ffn.down_proj": "ffn.out",
+    "ffn.shared_gate_proj": "ffn.shared_gate",
+    "ffn.shared_up_proj": "ffn.shared_up",
+    "ffn.shared_act": "ffn.shared_mid",
+    "ffn.shared_down_proj": "ffn.shared_out",
+    "ffn.router": "ffn.router_out",
+    "ffn.topk": "ffn.routes",
+    "ffn.add_shared": "ffn.sum",
+    "head.norm": "head.normed",
+}
+
+_PATTERNS = {
+    Kind.CONTRACT: Pattern.CONTRACT,
+    Kind.CONV: Pattern.CONTRACT,
+    Kind.MAP: Pattern.MAP,
+    Kind.NORM: Pattern.REDUCE,
+    Kind.REDUCE: Pattern.REDUCE,
+    Kind.SCAN: Pattern.SCAN,
+    Kind.GATHER: Pattern.GATHER,
+    Kind.SCATTER: Pattern.SCATTER,
+    Kind.SORT: Pattern.SORT,
+}
+
+
+@dataclass
+class Emitter:
+    """Collects the block of one capture. `tensor`: the tensors that a value of the capture is in."""
+
+    capture: Capture
+    layer: Layer
+    names: Names
+    builder: BlockBuilder
+    workload: Workload
+    edge: str = ""
+    tied: str = ""  # the key of the embedding that is the head too
+    tensor: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    outputs: list[str] = field(default_factory=list)
+    retyped: dict[str, tuple[Role, DType]] = field(
+        default_factory=dict
+    )  # outputs of another role than their op's others
+
+    @property
+    def decode(self) -> bool:
+        return self.workload.phase is Phase.DECODE
+
+    def weight_value(self, name: str) -> Value:
+        return next(value for value in self.capture.weights if value.name == name)
+
+    def words(self, axis: Axis) -> str:
+        return " ".join(self.names.words(axis))
+
+    def value_words(self, name: str) -> str:
+        """The dimensions of a value, by name."""
+        return self.words(self.layer.flow.atoms.flat(self.layer.flow.seen[name].axes))
+
+    def read(self, *values: str) -> tuple[str, ...]:
+        """The tensors that hold `values` (of which views are read where they come from)."""
+        roots = self.layer.flow.roots(values)
+        return tuple(dict.fromkeys(tensor for root in roots for tensor in self.tensor.get(root, ())))
+
+    def weight(self, value: str, op: str, kind: WeightKind, words: str = "", prefix: str = "w.") -> str:
+        """The tensor of a weight; the one there is where another op has it already."""
+        if value in self.tensor:
+            return self.tensor[value][0]
+        found = self.weight_value(value)
+        embedding = self.tied and op == "head.lm_head" and len(found.shape) > 1
+        key = self.tied if embedding else found.key
+        taken = {tensor for names in self.tensor.values() for tensor in names}
+        number, name = 2, f"{prefix}{op}"
+        while name in taken:
+            name, number = f"{prefix}{op}_{number}", number + 1
+        self.builder.weight(name, words or self.value_words(value), key, kind)
+        self.tensor[value] = (name,)
+        return name
+
+    def weights(self, step: Step) -> tuple[str, ...]:
+        """The weight tensors of a step: matrices of projections may be quantised, everything else stays plain."""
+        matrix = step.kind is Kind.CONTRACT and not self.edge and step.name != "ffn.router"
+        out = []
+        for value in step.weights:
+            wide = len(self.weight_value(value).shape) > 1
+            kind = WeightKind.LINEAR if matrix and wide else WeightKind.PLAIN
+            prefix = "b." if step.kind in (Kind.CONTRACT, Kind.CONV) and not wide else "w."
+            out.append(self.weight(value, step.name, kind, prefix=prefix))
+        return tuple(out)
+
+    def output(self, step: Step, place: int = 0) -> str:
+        """The tensor name of an output of a step."""
+        value = step.outputs[place]
+        if self.layer.flow.seen[self.capture.outputs[0]].roots == (value,):
+            return {"": "y", "embed": "y", "head": "logits"}[self.edge]
+        name = _OUTPUTS.get(step.name, f"{step.name}_out")
+        return name if place == 0 else f"{name}_{place + 1}"
+
+    def emit(self, step: Step) -> None:
+        """The op of a step that is no semantic operator."""
+        flow = self.layer.flow
+        points = self.names.words(step.points)
+        reduced = self.names.words(step.reduced, taken=points) if step.kind is not Kind.MAP else []
+        inputs = (*self.read(*step.sources), *self.weights(step))
+        outputs = tuple(self.output(step, place) for place in range(len(step.outputs)))
+        op = Op(
+            step.name,
+            _PATTERNS[step.kind],
+            self.builder.dims(" ".join([*points, *reduced])),
+            inputs,
+            outputs,
+            reduced=tuple(reduced),
+            flops_per_point=step.flops,
+            sequential=tuple(word for word in self.names.words(step.sequential) if word in points),
+            linear=step.name == "ffn.add_shared" and step.flops == 1,
+        )
+        self.builder.emit(op, *(self.words(flow.atoms.flat(flow.seen[value].axes)) for value in step.outputs))
+        for value, name in zip(step.outputs, outputs, strict=True):
+            self.tensor[value] = (name,)
+
+    def enter(self, value: Value) -> None:
+        """The first input, as the block input."""
+        first = value.name == self.capture.inputs[0].name
+        name = "ids" if self.edge == "embed" and first else "x" if first else f"x.{value.name}"
+        role = Role.INPUT if name == "ids" else Role.ACTIVATION
+        dtype = DType.INT32 if value.dtype in ("int64", "int32") else DType.BF16
+        self.builder.enter(name, self.value_words(value.name), role, dtype)
+        self.tensor[value.name] = (name,)
+
+    def finish(self, kind: str) -> Block:
+        """The block; a result that is several tensors (or the input) is put into one."""
+        result = self.layer.flow.seen[self.capture.outputs[0]]
+        want = "logits" if self.edge == "head" else "y"
+        words = self.words(self.layer.flow.atoms.flat(result.axes))
+        if self.read(self.capture.outputs[0]) != (want,):
+            name = f"{self.edge or 'layer'}.place"
+            op = Op(name, Pattern.MAP, self.builder.dims(words), self.read(*result.roots), (want,), flops_per_point=0)
+            self.builder.emit(op, words)
+        block = self.builder.block(kind, (want, *self.outputs))
+        tensors = tuple(self._retyped(tensor) for tensor in block.tensors)
+        return replace(block, tensors=tensors) if self.retyped else block
+
+    def _retyped(self, tensor: Tensor) -> Tensor:
+        role, dtype = self.retyped.get(tensor.name, (tensor.role, tensor.dtype))
+        return replace(tensor, role=role, dtype=dtype)
+
+    def refuse(self, step: Step, what: str, right: str) -> InputError:
+        node = step.nodes[0]
+        return InputError(f"{node.target} in {node.module or 'the module itself'} ({node.line})", what, right)
+
+    def is_input(self, name: str) -> bool:
+        """Whether a value enters the block with activations beside the hidden states."""
+        others = {value.name for value in self.capture.inputs[1:]}
+        return name in others and self.layer.flow.seen[name].origin is Origin.DATA

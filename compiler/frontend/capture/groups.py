@@ -1,0 +1,168 @@
+"""Steps put together: chains of element-wise operators as one MAP, what makes routes of a router's scores as one SORT.
+
+A group must be convex: no way from one of its steps to another may lead through a step outside it.
+"""
+
+from collections.abc import Iterable
+from itertools import chain
+
+from compiler.frontend.capture.steps import Flow, Kind, Step
+from compiler.frontend.ffn import TOPK_FLOPS
+
+#: Where the way back from the routes ends: what computes the router's scores.
+_BOUNDARY = (Kind.CONTRACT, Kind.CONV, Kind.NORM, Kind.ATTENTION, Kind.EXPERTS, Kind.RECURRENCE)
+
+
+def grouped(flow: Flow, results: tuple[str, ...]) -> list[Step]:
+    """The steps of `flow` in an order in which each reads what is there; unused ones are left out.
+
+    results: the values the capture gives.
+    """
+    needed = set(flow.roots(name for name in results if name in flow.seen))
+    steps = _live(flow.steps, needed)
+    for experts in [step for step in steps if step.kind is Kind.EXPERTS]:
+        steps = _routes(flow, steps, experts)
+    return _ordered(_maps(flow, _live(steps, needed), needed))
+
+
+def producers(steps: Iterable[Step]) -> dict[str, Step]:
+    """The step that gives each value."""
+    return {name: step for step in steps for name in step.outputs}
+
+
+def readers(steps: Iterable[Step]) -> dict[str, list[Step]]:
+    """The steps that read each value, in order."""
+    out: dict[str, list[Step]] = {}
+    for step in steps:
+        for name in step.sources:
+            out.setdefault(name, []).append(step)
+    return out
+
+
+def _live(steps: list[Step], needed: set[str]) -> list[Step]:
+    """The steps whose results somebody reads."""
+    wanted, out = set(needed), []
+    for step in reversed(steps):
+        if wanted.intersection(step.outputs):
+            out.append(step)
+            wanted.update(step.sources)
+    return out[::-1]
+
+
+def _routes(flow: Flow, steps: list[Step], experts: Step) -> list[Step]:
+    """Everything between the router's scores and the routes as one SORT step that gives the routes."""
+    made = producers(steps)
+    call = experts.call
+    routes = flow.roots((call.must(1), call.must(2)))
+    inside: list[Step] = []
+    edge: dict[str, None] = {}
+    todo = list(routes)
+    while todo:
+        name = todo.pop()
+        step = made.get(name)
+        if step is None or step.kind in _BOUNDARY:
+            edge[name] = None
+        elif step not in inside:
+            inside.append(step)
+            todo.extend(step.sources)
+    inside.sort(key=steps.index)
+    if not inside:
+        return steps
+    scores = [name for name in edge if name in made and made[name].kind is Kind.CONTRACT]
+    axis = flow.seen[scores[-1]].axes[-1] if scores else flow.seen[next(iter(edge))].axes[-1]
+    nodes = [node for step in inside for node in step.nodes]
+    outputs = tuple(chain.from_iterable(step.outputs for step in inside))
+    sources = tuple(edge)
+    sort = Step(Kind.SORT, nodes, sources, (), outputs, (flow.atoms.tokens, *axis), sequential=axis, flops=TOPK_FLOPS)
+    at = steps.index(inside[-1])
+    return [sort if place == at else step for place, step in enumerate(steps) if step not in inside or place == at]
+
+
+def _maps(flow: Flow, steps: list[Step], needed: set[str]) -> list[Step]:
+    """Merge element-wise steps with the element-wise steps they read, where the group stays convex."""
+    made = producers(steps)
+    order = {id(step): place for place, step in enumerate(steps)}
+    above = [0] * len(steps)  # the steps each depends on, as bits
+    for place, step in enumerate(steps):
+        for name in step.sources:
+            if name in made:
+                before = order[id(made[name])]
+                above[place] |= above[before] | 1 << before
+    group = [1 << place for place in range(len(steps))]
+    for place, step in enumerate(steps):
+        if step.kind is not Kind.MAP or step.residual:
+            continue
+        for name in step.sources:
+            other = order[id(made[name])] if name in made else place
+            if other == place or steps[other].kind is not Kind.MAP or steps[other].residual:
+                continue
+            if group[place] & 1 << other:
+                continue
+            merged = group[place] | group[other]
+            if _convex(steps, made, order, above, merged):
+                for member in _bits(merged):
+                    group[member] = merged
+    out: list[Step] = []
+    done = 0
+    for place, step in enumerate(steps):
+        if done & 1 << place:
+            continue
+        done |= group[place]
+        members = [steps[i] for i in _bits(group[place])]
+        out.append(step if len(members) == 1 and step.kind is not Kind.MAP else _merged(flow, steps, members, needed))
+    return out
+
+
+def _bits(mask: int) -> list[int]:
+    return [place for place in range(mask.bit_length()) if mask >> place & 1]
+
+
+def _convex(steps: list[Step], made: dict[str, Step], order: dict[int, int], above: list[int], mask: int) -> bool:
+    for place in _bits(mask):
+        for name in steps[place].sources:
+            if name in made:
+                before = order[id(made[name])]
+                if not mask >> before & 1 and above[before] & mask:
+                    return False
+    return True
+
+
+def _merged(flow: Flow, steps: list[Step], members: list[Step], needed: set[str]) -> Step:
+    """One MAP step of `members`: the sum of their operations over the points of the largest output."""
+    own = set(chain.from_iterable(step.outputs for step in members))
+    read = {name for step in steps if step not in members for name in step.sources} | needed
+    outputs = tuple(name for step in members for name in step.outputs if name in read)
+    points = max((flow.atoms.flat(flow.seen[name].axes) for name in outputs), key=flow.atoms.extent)
+    size = flow.atoms.extent(points)
+    return Step(
+        Kind.MAP,
+        [node for step in members for node in step.nodes],
+        tuple(dict.fromkeys(name for step in members for name in step.sources if name not in own)),
+        tuple(dict.fromkeys(name for step in members for name in step.weights)),
+        outputs,
+        points,
+        flops=-(-sum(step.work for step in members) // size),
+        tables=any(step.tables for step in members),
+        residual=members[0].residual,
+        reduced=members[0].reduced,
+    )
+
+
+def _ordered(steps: list[Step]) -> list[Step]:
+    """A topological order that keeps the given one where it can."""
+    made = producers(steps)
+    out: list[Step] = []
+    placed: set[int] = set()
+
+    def place(step: Step) -> None:
+        if id(step) in placed:
+            return
+        placed.add(id(step))
+        for name in step.sources:
+            if name in made:
+                place(made[name])
+        out.append(step)
+
+    for step in steps:
+        place(step)
+    return out

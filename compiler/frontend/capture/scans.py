@@ -1,0 +1,89 @@
+"""The ops of recurrences and causal convolutions: a state is read and written whole in decode, given in prefill."""
+
+from typing import Final
+
+from compiler.frontend.capture.emit import Emitter
+from compiler.frontend.capture.ir import TRACED_TOKENS, Argument
+from compiler.frontend.capture.steps import Step
+from compiler.frontend.quant import WeightKind
+from compiler.ir.dtype import DType
+from compiler.ir.graph import Op, Pattern, Role
+
+#: Operations at a point of the state. Delta rules: decay 1, recall of the key 2, its correction's outer product 2, read
+#: by the query 2 (Gated Delta Networks, arXiv 2412.06464, eq. 10). State spaces: decay 1, input 2, read 2 (Mamba-2,
+#: arXiv 2405.21060, eq. 2).
+SCAN_FLOPS: Final = {"gated_delta": 7, "kda": 7, "ssm_scan": 5, "selective_scan": 5}
+
+
+def recurrence(e: Emitter, step: Step) -> None:
+    """One scan over tokens, heads, k_dim and v_dim."""
+    flow, call = e.layer.flow, step.call
+    name = call.name.split(".")[1]
+    out = flow.seen[step.outputs[0]].axes
+    if name in ("gated_delta", "kda"):
+        parts = (out[-2], flow.seen[call.must(1)].axes[-1], out[-1])
+    elif name == "ssm_scan":
+        parts = (out[-2], flow.seen[call.must(3)].axes[-1], out[-1])
+    else:
+        parts = (out[1], flow.seen[call.must(2)].axes[-1], ())
+    space = " ".join(e.words(part) for part in parts if part)
+    state = f"batch {space}"
+    inputs = list(e.read(*step.sources))
+    if e.decode:
+        e.builder.enter(_state(step, "state"), state, Role.STATE, DType.FP32)
+        inputs.append(_state(step, "state"))
+    inputs.extend(e.weight(value, step.name, WeightKind.PLAIN) for value in step.weights)
+    new = _state(step, "state_new")
+    result = e.output(step)
+    points = e.builder.dims(f"tokens {space}")
+    op = Op(step.name, Pattern.SCAN, points, tuple(inputs), (result, new), (), SCAN_FLOPS[name], ("tokens",))
+    e.builder.emit(op, e.value_words(step.outputs[0]), state)
+    e.retyped[new] = (Role.STATE, DType.FP32)
+    e.tensor[step.outputs[0]] = (result,)
+    e.outputs.append(new)
+
+
+def _state(step: Step, suffix: str) -> str:
+    """`mixer.state`; a second scan of a layer has states of its own."""
+    return f"mixer.{suffix}" if step.name == "mixer.scan" else f"{step.name}.{suffix}"
+
+
+def convolution(e: Emitter, step: Step) -> None:
+    """A convolution along the tokens; in decode it reads the last `kernel - 1` rows of each channel."""
+    flow, b = e.layer.flow, e.builder
+    if e.decode and _ahead(step):
+        raise e.refuse(step, "a convolution reads tokens that come later, so there is no decoding", "phase prefill")
+    points = e.names.words(step.points)
+    reduced = e.names.words(step.reduced, taken=points)
+    weight = next(value for value in step.weights if len(e.weight_value(value).shape) > 1)
+    source = step.call.must(0)
+    kernel, channels = e.weight_value(weight).shape[-1], e.words(flow.seen[source].axes[1])
+    inputs = list(e.read(*step.sources))
+    out, words = [e.output(step)], [" ".join(points)]
+    if kernel > 1:
+        past = "past" if e.names.sizes.get("past", kernel - 1) == kernel - 1 else f"past_{kernel - 1}"
+        e.names.sizes[past] = kernel - 1
+        state = f"batch {channels} {past}"
+        if e.decode:
+            inputs.append(b.enter(f"{step.name}_state", state, Role.STATE))
+        out.append(f"{step.name}_state_new")
+        words.append(state)
+    inputs.extend(e.weights(step))
+    op = Op(
+        step.name, Pattern.CONTRACT, b.dims(" ".join(points + reduced)), tuple(inputs), tuple(out), tuple(reduced), 2
+    )
+    b.emit(op, *words)
+    if kernel > 1:
+        e.retyped[out[1]] = (Role.STATE, DType.BF16)
+        e.outputs.append(out[1])
+    e.tensor[step.outputs[0]] = (out[0],)
+
+
+def _ahead(step: Step) -> bool:
+    """Whether a convolution gives a token what later ones say: padded on both sides, and as long as its input."""
+    call = step.call
+    if call.name == "rdutune.causal_conv":
+        return False
+    padding: Argument = call.get(4, "padding", 0)
+    pad = padding[0] if isinstance(padding, tuple) and padding else padding
+    return isinstance(pad, int) and pad > 0 and call.node.outputs[0].shape[2] == TRACED_TOKENS

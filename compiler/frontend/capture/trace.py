@@ -1,0 +1,247 @@
+"""Turn a PyTorch model into data: one exported program a distinct layer, and what surrounds the layers.
+
+`capture(model)` is the whole way with a cache; `trace(opened)` is one forward without numbers (see `record`), then one
+`torch.export` a distinct layer. Nothing is computed and no weight is allocated: full-size models take seconds.
+"""
+
+import inspect
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from compiler.errors import InputError
+from compiler.frontend.capture import cache
+from compiler.frontend.capture.export import capture as as_capture
+from compiler.frontend.capture.export import export
+from compiler.frontend.capture.failure import quiet
+from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Captured
+from compiler.frontend.capture.record import Call, containers, kinds, layer_list, record
+from compiler.frontend.capture.source import Opened, open_module
+from compiler.frontend.capture.surround import cut, stubbed
+
+
+def capture(model: str, directory: Path | None = None) -> Captured:
+    """The capture of MODEL: from `directory` where it is stored there, else traced and stored."""
+    key = cache.capture_key(model)
+    found = cache.load(directory, key) if directory is not None else None
+    if found is not None:
+        return found
+    made = trace(open_module(model))
+    if directory is not None:
+        cache.save(directory, key, made)
+    return made
+
+
+def trace(opened: Opened) -> Captured:
+    """The model as data. InputError with module path and source line for what cannot be traced."""
+    from compiler.frontend.capture.patches import patched
+
+    wrapper, args, kwargs = runnable(opened)
+    found = layer_list(opened.module, opened.config)
+    with ExitStack() as stack:
+        stack.enter_context(quiet())
+        stack.enter_context(opened.mode)
+        stack.enter_context(patched(opened.module))
+        if found is None:
+            return _whole(opened, wrapper, args, kwargs)
+        return _layered(opened, found, (wrapper, args, kwargs))
+
+
+def _layered(opened: Opened, found: tuple[str, Any], runnable: tuple[Any, tuple[Any, ...], dict[str, Any]]) -> Captured:
+    wrapper, args, kwargs = runnable
+    path, layers = found
+    calls = _recorded(opened, lambda: wrapper(*args, **kwargs), layers)
+    if not calls:
+        raise InputError(opened.name, f"its forward does not call the layers of {path}")
+    sequence, firsts = kinds(calls)
+    distinct = tuple(
+        _layer(opened, f"{path}.{calls[first].layer}", layers[calls[first].layer], calls[first], kind)
+        for kind, first in enumerate(firsts)
+    )
+    with stubbed(layers, calls):
+        program = export(opened.name, wrapper, args, kwargs, "")
+    before, after, feeds = cut(opened.name, program)
+    fed = tuple(_hidden_first(feeds[first], calls[first], calls[first - 1] if first else None) for first in firsts)
+    used = [layers[index] for index in dict.fromkeys(call.layer for call in calls)]
+    return _captured(opened, (before, distinct, after), sequence, fed, calls, used)
+
+
+def _recorded(opened: Opened, run: Any, layers: Any) -> list[Call]:
+    """The calls of the layers; with masks where the model's own code reads one (a sparse indexer does)."""
+    from compiler.frontend.capture.patches import use_masks
+
+    try:
+        return record(opened, run, layers)
+    except InputError as error:
+        if not use_masks(opened.module):
+            raise
+        try:
+            return record(opened, run, layers)
+        except InputError as again:
+            raise InputError(again.where, f"{again.what}; without masks it {error.what}") from error
+
+
+def _layer(opened: Opened, path: str, layer: Any, call: Call, kind: int) -> Capture:
+    from torch.utils import _pytree
+
+    args, kwargs = _pytree.tree_unflatten(call.leaves, call.spec)
+    prefix = path.rpartition(".")[0] + ".{layer}."
+    module = _storing(layer, call) if call.stored else layer
+    program = export(f"{opened.name}: {path}", module, tuple(args), dict(kwargs), prefix)
+    return as_capture(f"layer{kind}", program, _hidden_number(call))
+
+
+def _storing(layer: Any, call: Call) -> Any:
+    """`layer`, with what it stores for later layers among its outputs."""
+    import torch
+
+    class Storing(torch.nn.Module):  # type: ignore[misc]
+        wraps = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = layer
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            out = self.inner(*args, **kwargs)
+            shared = containers(args, kwargs)
+            return out, [shared[place][key] for place, key in call.stored]
+
+    return Storing()
+
+
+def _tensors(leaves: list[Any]) -> list[Any]:
+    import torch
+
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+
+
+def _hidden_number(call: Call) -> int:
+    """Which tensor input is the hidden states: the first one of the shape of the first output."""
+    from torch.utils import _pytree
+
+    outputs = _tensors(_pytree.tree_leaves(call.outputs))
+    shape = outputs[0].shape if outputs else None
+    return next((n for n, tensor in enumerate(_tensors(call.leaves)) if tensor.shape == shape), 0)
+
+
+def _hidden_first(feed: tuple[str, ...], call: Call, previous: Call | None) -> tuple[str, ...]:
+    number = _hidden_number(call)
+    rest = tuple(value for n, value in enumerate(feed) if n != number)
+    return (feed[number] if previous is None else "", *rest)
+
+
+def _whole(opened: Opened, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
+    """A module without a list of layers: all of it is one layer."""
+    program = export(opened.name, wrapper, args, kwargs, "")
+    made = as_capture("layer0", program, 0)
+    around = tuple(Capture(label, (), (), (), ()) for label in ("before", "after"))
+    feed = ("",) * len(made.inputs)
+    return _captured(opened, (around[0], (made,), around[1]), (0,), (feed,), [], [])
+
+
+def runnable(opened: Opened) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """(a module whose only output is the first tensor of the model's, args, kwargs), fake."""
+    import torch
+
+    class Wrapper(torch.nn.Module):  # type: ignore[misc]
+        wraps = True
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = opened.module
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            out = self.inner(*args, **kwargs)
+            return getattr(out, "logits", None) if hasattr(out, "logits") else out[0] if not _plain(out) else out
+
+    with opened.mode:
+        if opened.inputs is not None:
+            return Wrapper(), opened.inputs, {}
+        return Wrapper(), (), _example(opened)
+
+
+def _plain(out: Any) -> bool:
+    import torch
+
+    return isinstance(out, torch.Tensor)
+
+
+def _example(opened: Opened) -> dict[str, Any]:
+    """Example inputs of a transformers model: one sequence of TRACED_TOKENS tokens, or one image."""
+    import torch
+
+    takes = inspect.signature(opened.module.forward).parameters
+    config = opened.config
+    if "input_ids" in takes:
+        given: dict[str, Any] = {"input_ids": torch.zeros(1, TRACED_TOKENS, dtype=torch.long)}
+    elif "pixel_values" in takes and config is not None:
+        size = config.image_size if isinstance(config.image_size, (list, tuple)) else [config.image_size] * 2
+        given = {"pixel_values": torch.zeros(1, config.num_channels, *size, dtype=torch.bfloat16)}
+    else:
+        right = "return (module, example_inputs) from the Python function"
+        raise InputError(opened.name, f"takes neither input_ids nor pixel_values: {', '.join(takes)}", right)
+    choices: dict[str, Any] = {"use_cache": False}
+    # layers that reuse keys and values drop the tokens without logits, between two layers
+    if not getattr(config, "num_kv_shared_layers", 0):
+        choices["logits_to_keep"] = 1
+    return given | {key: value for key, value in choices.items() if key in takes}
+
+
+def _captured(
+    opened: Opened,
+    parts: tuple[Capture, tuple[Capture, ...], Capture],
+    sequence: tuple[int, ...],
+    feeds: tuple[tuple[str, ...], ...],
+    calls: list[Call],
+    layer_modules: list[Any],
+) -> Captured:
+    before, layers, after = parts
+    module = opened.module
+    return Captured(
+        model=opened.name,
+        model_type=opened.model_type,
+        before=before,
+        layers=layers,
+        sequence=sequence,
+        after=after,
+        tied=_tied(module),
+        params=sum(p.numel() for p in module.parameters()),
+        facts=_facts(opened, calls, _unused(module, parts, layer_modules)),
+        feeds=feeds,
+    )
+
+
+def _tied(module: Any) -> bool:
+    """Whether input and output embedding are one parameter."""
+    if not hasattr(module, "get_output_embeddings"):
+        return False
+    head, embed = module.get_output_embeddings(), module.get_input_embeddings()
+    weight = getattr(head, "weight", None)
+    return weight is not None and weight is getattr(embed, "weight", None)
+
+
+def _unused(module: Any, parts: tuple[Capture, tuple[Capture, ...], Capture], layers: list[Any]) -> dict[str, Any]:
+    """Parameters that no captured part owns (a vision tower, cross attention without an image), and where they are."""
+    named = {w.key for part in (parts[0], *parts[1], parts[2]) for w in part.weights}
+    owned = {id(p) for layer in layers for p in layer.parameters()}
+    rest = [(name, p) for name, p in module.named_parameters() if name not in named and id(p) not in owned]
+    if not rest:
+        return {}
+    places = dict.fromkeys(".".join(name.split(".")[:3]) for name, _ in rest)
+    return {"unused_params": sum(p.numel() for _, p in rest), "unused_modules": tuple(places)}
+
+
+def _facts(opened: Opened, calls: list[Call], unused: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    facts: dict[str, Any] = {"class": type(opened.module).__name__, "tokens": TRACED_TOKENS}
+    for key, names in (("hidden", ("hidden_size", "d_model", "n_embd")), ("vocab", ("vocab_size",))):
+        value = next((getattr(opened.config, name) for name in names if hasattr(opened.config, name)), None)
+        facts |= {key: value} if isinstance(value, int) else {}
+    indices = tuple(call.layer for call in calls)
+    if indices != tuple(range(len(indices))):
+        facts["layer_index"] = indices
+    facts |= {"versions": tuple(cache.versions()), **unused}
+    scalars = vars(opened.config).items() if opened.config is not None else ()
+    kept = [(k, v) for k, v in scalars if isinstance(v, (bool, int, float, str)) and not k.startswith("_")]
+    facts["config"] = tuple(sorted(kept))
+    return tuple(sorted(facts.items()))

@@ -1,0 +1,123 @@
+"""What a row of the table of families is: how a `model_type` is read, and what surrounds its mixers and ffns."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from compiler.frontend.facts import Facts
+from compiler.frontend.layouts import FALCON, FALCON_NORMS, LLAMA
+from compiler.frontend.names import Names
+from compiler.frontend.spec import RMS, Ffn, Mixer, Norm, Wiring
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """What surrounds the mixers and feed-forward parts of a model; the words are those of Layer and ModelSpec."""
+
+    norm: Norm = RMS
+    pre_norm: bool = True
+    post_norm: bool = False
+    wiring: Wiring = Wiring.SERIAL
+    names: Names = LLAMA
+    head_bias: bool = False
+    positions: int = 0
+    embed_norm: Norm | None = None
+    softcap: bool = False
+
+
+#: A change of the shell by what a config says.
+Adjust = Callable[[Facts, Shell], Shell]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How a `model_type` is read. `config_class` is empty where transformers has no class of that type.
+
+    tied: whether embedding and head are one tensor when the config is silent. activation: which one when it is silent.
+    """
+
+    architecture: str
+    config_class: str
+    mixers: Callable[[Facts, int], tuple[Mixer | None, ...]]
+    ffns: Callable[[Facts, int], tuple[Ffn | None, ...]]
+    shell: Shell = Shell()
+    adjust: tuple[Adjust, ...] = ()
+    tied: bool = False
+    activation: str = "silu"
+
+    def read_shell(self, facts: Facts) -> Shell:
+        shell = self.shell
+        for change in self.adjust:
+            shell = change(facts, shell)
+        return shell
+
+
+# --- changes of the shell
+
+
+@dataclass(frozen=True, slots=True)
+class Parallel:
+    """Wired in parallel where `use_parallel_residual` says so; `default` when absent."""
+
+    wiring: Wiring
+    default: bool
+
+    def __call__(self, facts: Facts, shell: Shell) -> Shell:
+        return replace(shell, wiring=self.wiring if facts.flag("parallel", self.default) else Wiring.SERIAL)
+
+
+def learned_positions(facts: Facts, shell: Shell) -> Shell:
+    """A table of positions, one row each."""
+    return replace(shell, positions=facts.integer("positions"))
+
+
+def head_bias(facts: Facts, shell: Shell) -> Shell:
+    """`lm_head_bias`, false when absent."""
+    return replace(shell, head_bias=facts.flag("head_bias", False))
+
+
+def bias_everywhere(facts: Facts, shell: Shell) -> Shell:
+    """`use_bias` (false when absent) is that of the head too."""
+    return replace(shell, head_bias=facts.flag("use_bias", False))
+
+
+def soft_logits(facts: Facts, shell: Shell) -> Shell:
+    """`final_logit_softcapping`: a number, or none."""
+    return replace(shell, softcap=facts.number("logit_softcap") is not None)
+
+
+def residual_before_norm(facts: Facts, shell: Shell) -> Shell:
+    """BLOOM: the residual is taken before the norm; InputError where the config has it after."""
+    if facts.flag("residual_after_norm", False):
+        raise facts.error("residual_after_norm", "is true, which is not modelled", "false, or no key")
+    return shell
+
+
+def clipped(facts: Facts, shell: Shell) -> Shell:
+    """`clip_qkv`: queries, keys and values are clipped to a range; a fact, no shape."""
+    facts.number("clip_qkv")
+    return shell
+
+
+def scaled(facts: Facts, shell: Shell) -> Shell:
+    """Multipliers of embedding, residual, scores and logits; facts, no shapes."""
+    for fact in ("embedding_scale", "residual_scale", "attention_scale", "logit_scale"):
+        facts.number(fact)
+    return shell
+
+
+def falcon(facts: Facts, shell: Shell) -> Shell:
+    """FalconDecoderLayer: serial, or parallel behind one norm, or (in the new architecture) behind one each."""
+    parallel, new = facts.flag("parallel_attn"), facts.flag("new_decoder")
+    norms = facts.maybe_integer("parallel_norms")
+    if not parallel:
+        if new:
+            raise facts.error("parallel_attn", "is false with new_decoder_architecture", "true")
+        return shell
+    if norms is None:
+        norms = 2 if new else 1
+        facts.assume("parallel_norms", norms, "two in the new architecture, else one, when the key is absent")
+    if norms > 1 + new:
+        raise facts.error("parallel_norms", f"is {norms}", "1, or 2 in the new architecture")
+    if norms == 1:
+        return replace(shell, wiring=Wiring.PARALLEL, names=FALCON)
+    return replace(shell, wiring=Wiring.PARALLEL_NORMS, names=FALCON_NORMS)

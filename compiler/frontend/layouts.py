@@ -1,0 +1,149 @@
+"""How the checkpoints of the families name their modules, where that is not as in llama.
+
+Several roles with one module share a tensor: the checkpoint fuses them, and their elements add up. Names are those of
+the published checkpoints, which for experts are not always those transformers loads them into.
+"""
+
+from typing import Final
+
+from compiler.frontend.ffns import ExpertNames
+from compiler.frontend.names import Names
+
+
+def _modules(edges: dict[str, str], layer: dict[str, str], prefix: str) -> Names:
+    return Names(prefix, (*edges.items(), *layer.items()))
+
+
+def _fused(module: str) -> dict[str, str]:
+    """Queries, keys and values in one tensor."""
+    return {f"attn.{part}_proj": module for part in "qkv"}
+
+
+_H: Final = "transformer.h.{layer}."
+_WTE: Final = {"embed": "transformer.wte", "head.norm": "transformer.ln_f"}
+_WORDS: Final = {"embed": "transformer.word_embeddings", "head.norm": "transformer.ln_f"}
+#: An ffn without a gate has its first projection in the role of the gate.
+_FOUR_H: Final = {"ffn.gate_proj": "mlp.dense_h_to_4h", "ffn.down_proj": "mlp.dense_4h_to_h"}
+_QKV: Final = {**_fused("self_attention.query_key_value"), "attn.o_proj": "self_attention.dense"}
+
+LLAMA: Final = Names()
+GPT2: Final = _modules(
+    {**_WTE, "embed.positions": "transformer.wpe"},
+    {
+        "attn.norm": "ln_1",
+        "ffn.norm": "ln_2",
+        **_fused("attn.c_attn"),
+        "attn.o_proj": "attn.c_proj",
+        "ffn.gate_proj": "mlp.c_fc",
+        "ffn.down_proj": "mlp.c_proj",
+    },
+    _H,
+)
+BLOOM: Final = _modules({**_WORDS, "embed.norm": "transformer.word_embeddings_layernorm"}, {**_QKV, **_FOUR_H}, _H)
+FALCON: Final = _modules(_WORDS, {**_QKV, **_FOUR_H}, _H)
+#: Falcon with a norm for each of the parallel parts.
+FALCON_NORMS: Final = _modules(_WORDS, {**_QKV, **_FOUR_H, "attn.norm": "ln_attn", "ffn.norm": "ln_mlp"}, _H)
+GPTJ: Final = _modules(
+    _WTE,
+    {
+        "attn.norm": "ln_1",
+        **{f"attn.{part}_proj": f"attn.{part}_proj" for part in "qkv"},
+        "attn.o_proj": "attn.out_proj",
+        "ffn.gate_proj": "mlp.fc_in",
+        "ffn.down_proj": "mlp.fc_out",
+    },
+    _H,
+)
+GPT_NEOX: Final = _modules(
+    # the embed_out of the checkpoints is the lm_head of transformers
+    {"embed": "gpt_neox.embed_in", "head.norm": "gpt_neox.final_layer_norm", "head.lm_head": "embed_out"},
+    {**_fused("attention.query_key_value"), "attn.o_proj": "attention.dense", **_FOUR_H},
+    "gpt_neox.layers.{layer}.",
+)
+PHI: Final = _modules(
+    {"head.norm": "model.final_layernorm"},
+    {
+        "attn.o_proj": "self_attn.dense",
+        "attn.q_norm": "self_attn.q_layernorm",
+        "attn.k_norm": "self_attn.k_layernorm",
+        "ffn.gate_proj": "mlp.fc1",
+        "ffn.down_proj": "mlp.fc2",
+    },
+    "model.layers.{layer}.",
+)
+_PARTS: Final = ("gate", "up", "down")
+_GATE_UP: Final = {"ffn.gate_proj": "mlp.gate_up_proj", "ffn.up_proj": "mlp.gate_up_proj"}
+PHI3: Final = Names(modules=(*_fused("self_attn.qkv_proj").items(), *_GATE_UP.items()))
+GLM: Final = Names(modules=tuple(_GATE_UP.items()))
+GLM4: Final = Names(
+    modules=(
+        *_GATE_UP.items(),
+        ("attn.post_norm", "post_self_attn_layernorm"),
+        ("ffn.norm", "post_attention_layernorm"),
+        ("ffn.post_norm", "post_mlp_layernorm"),
+    )
+)
+#: Norms before and after each part.
+GEMMA2: Final = Names(modules=(("ffn.norm", "pre_feedforward_layernorm"),))
+STARCODER2: Final = Names(modules=(("ffn.gate_proj", "mlp.c_fc"), ("ffn.down_proj", "mlp.c_proj")))
+STABLELM: Final = Names(
+    modules=(
+        ("attn.q_norm", "self_attn.q_layernorm.norms.{head}"),
+        ("attn.k_norm", "self_attn.k_layernorm.norms.{head}"),
+    )
+)
+HUNYUAN: Final = Names(
+    modules=(("attn.q_norm", "self_attn.query_layernorm"), ("attn.k_norm", "self_attn.key_layernorm"))
+)
+LLAMA4: Final = Names(modules=tuple((f"ffn.{part}_proj", f"feed_forward.{part}_proj") for part in _PARTS))
+DBRX: Final = _modules(
+    {"embed": "transformer.wte", "head.norm": "transformer.norm_f"},
+    {
+        "attn.norm": "norm_attn_norm.norm_1",
+        "ffn.norm": "norm_attn_norm.norm_2",
+        **_fused("norm_attn_norm.attn.Wqkv"),
+        "attn.o_proj": "norm_attn_norm.attn.out_proj",
+    },
+    "transformer.blocks.{layer}.",
+)
+
+# --- experts
+
+LLAMA_EXPERTS: Final = ExpertNames()
+MIXTRAL_EXPERTS: Final = ExpertNames(
+    router="block_sparse_moe.gate",
+    gate="block_sparse_moe.experts.{expert}.w1",
+    up="block_sparse_moe.experts.{expert}.w3",
+    down="block_sparse_moe.experts.{expert}.w2",
+)
+#: gpt_oss keeps all experts of a layer, and gate and up interleaved, in one tensor.
+GPT_OSS_EXPERTS: Final = ExpertNames(
+    router="mlp.router",
+    gate="mlp.experts.gate_up_proj",
+    up="mlp.experts.gate_up_proj",
+    down="mlp.experts.down_proj",
+    weight="",
+    bias="_bias",
+)
+GRANITE_EXPERTS: Final = ExpertNames(
+    router="block_sparse_moe.router.layer",
+    gate="block_sparse_moe.input_linear",
+    up="block_sparse_moe.input_linear",
+    down="block_sparse_moe.output_linear",
+)
+DBRX_EXPERTS: Final = ExpertNames(
+    router="ffn.router.layer",
+    gate="ffn.experts.mlp.w1",
+    up="ffn.experts.mlp.v1",
+    down="ffn.experts.mlp.w2",
+    weight="",
+)
+LLAMA4_EXPERTS: Final = ExpertNames(
+    router="feed_forward.router",
+    gate="feed_forward.experts.gate_up_proj",
+    up="feed_forward.experts.gate_up_proj",
+    down="feed_forward.experts.down_proj",
+    shared="feed_forward.shared_expert",
+    weight="",
+)
+HUNYUAN_EXPERTS: Final = ExpertNames(router="mlp.gate.wg", shared="mlp.shared_mlp")

@@ -1,0 +1,171 @@
+"""The model as described here against the PyTorch class itself: parameters, FLOPs and cache, at full size.
+
+The class is built with fake tensors, so that nothing is allocated or computed; its semantic operators (attention,
+routed experts) are counted by their shapes, everything else by `torch.utils.flop_counter`. Recurrences are left out on
+both sides: the class computes them in chunks, with other products than a step has.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from compiler.frontend.capture.ir import TRACED_TOKENS
+from compiler.ir.graph import Graph, Pattern, Phase, Workload
+
+Make = Callable[[Workload], Graph]
+
+
+class Level(StrEnum):
+    PARAMS = "params"
+    FLOPS = "flops"
+    CACHE = "cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One comparison: what is counted here and by the class. `note` says what stands behind a difference."""
+
+    level: Level
+    ours: int
+    theirs: int
+    note: str = ""
+
+    @property
+    def equal(self) -> bool:
+        return self.ours == self.theirs
+
+
+def checks(graph: Make, model: str, levels: tuple[Level, ...]) -> tuple[Check, ...]:
+    """Compare the graphs that `graph` makes of MODEL with the class MODEL names. InputError where there is no class."""
+    from compiler.frontend.capture.source import open_module
+
+    opened = open_module(model)
+    run: dict[Level, Callable[[Make, Any], Check]] = {
+        Level.PARAMS: _params,
+        Level.FLOPS: _flops,
+        Level.CACHE: _cache,
+    }
+    return tuple(run[level](graph, opened) for level in levels)
+
+
+def _workload(phase: Phase = Phase.PREFILL) -> Workload:
+    return Workload(phase, 1, TRACED_TOKENS, 1, "bf16")
+
+
+def _params(make: Make, opened: Any) -> Check:
+    theirs = Counter({name: p.numel() for name, p in opened.module.named_parameters()})
+    ours = named_elements(make(_workload()))
+    return Check(Level.PARAMS, sum(ours.values()), sum(theirs.values()), "; ".join(_by_layer(ours, theirs)))
+
+
+def named_elements(graph: Graph) -> Counter[str]:
+    """Elements of every checkpoint tensor by its name, layers numbered; parts that share a tensor add up."""
+    out: Counter[str] = Counter()
+    stored: set[str] = set()
+    for index, kind in enumerate(k for k in graph.sequence if k not in ("embed", "head", "sample")):
+        for t in graph.block[kind].weights:
+            out[t.key.replace("{layer}", str(index))] += t.elements
+    for kind in ("embed", "head"):
+        for t in graph.block[kind].weights:
+            if t.key not in stored:
+                out[t.key] += t.elements
+                stored.add(t.key)
+    return out
+
+
+_LAYER = re.compile(r"\.(?:layers|h|blocks|block|layer)\.(\d+)\.")
+
+
+def _by_layer(ours: Counter[str], theirs: Counter[str]) -> list[str]:
+    """Layers whose elements differ: a layer at a time, since classes fuse what checkpoints keep apart."""
+
+    def place(name: str) -> str:
+        found = _LAYER.search(name)
+        return f"layer {found[1]}" if found else "around the layers"
+
+    sums: tuple[Counter[str], Counter[str]] = (Counter(), Counter())
+    for total, named in zip(sums, (ours, theirs), strict=True):
+        for name, count in named.items():
+            total[place(name)] += count
+    places = dict.fromkeys([*sums[0], *sums[1]])
+    return [f"{p}: {sums[0][p]:,} here, {sums[1][p]:,} in the class" for p in places if sums[0][p] != sums[1][p]][:3]
+
+
+#: Ops whose FLOPs the class does not do as matrix products.
+_NOT_PRODUCTS = ("ffn.combine",)
+
+
+def _flops(make: Make, opened: Any) -> Check:
+    graph = make(_workload())
+    ours = sum(
+        op.flops * graph.repeats[block.kind]
+        for block in graph.blocks
+        for op in block.ops
+        if op.pattern is Pattern.CONTRACT and op.name not in _NOT_PRODUCTS
+    )
+    return Check(Level.FLOPS, ours, class_flops(opened), f"one sequence of {TRACED_TOKENS} tokens, logits of the last")
+
+
+def class_flops(opened: Any) -> int:
+    """FLOPs of matrix products, convolutions, attention and routed experts of a sequence of TRACED_TOKENS tokens."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from compiler.frontend.capture.patches import patched
+    from compiler.frontend.capture.trace import runnable
+
+    module, args, kwargs = runnable(opened)
+    ops = torch.ops.rdutune
+    mapping = {ops.attention: _attention, ops.experts: _experts, ops.causal_conv: _conv}
+    counter = FlopCounterMode(display=False, custom_mapping=mapping)
+    with patched(opened.module), opened.mode, torch.no_grad(), counter:
+        module(*args, **kwargs)
+    return int(counter.get_total_flops())
+
+
+def _attention(q: Any, k: Any, v: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    """Scores and values: 2 b h t s (d + dv)."""
+    b, h, t, d = q
+    return int(2 * b * h * t * k[2] * (d + v[3]))
+
+
+def _experts(x: Any, index: Any, weights: Any, up: Any, down: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    """Every chosen expert of a token: two FLOPs a weight."""
+    a, b = up[1] * up[2], down[1] * down[2]
+    return int(2 * index[0] * index[1] * (a + b))
+
+
+def _conv(x: Any, weight: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
+    return int(2 * x[0] * x[2] * weight[0] * weight[-1])
+
+
+def _cache(make: Make, opened: Any) -> Check:
+    """Elements a sequence of TRACED_TOKENS tokens caches, latent attention in its latent form."""
+    graph = make(_workload(Phase.DECODE))
+    ours = sum(t.elements * graph.repeats[b.kind] for b in graph.blocks for t in b.stored)
+    theirs, note = class_cache(opened)
+    return Check(Level.CACHE, ours, theirs, note)
+
+
+def class_cache(opened: Any) -> tuple[int, str]:
+    """(elements in the class's own cache after TRACED_TOKENS tokens, what was translated)."""
+    import torch
+
+    from compiler.frontend.capture.patches import patched
+
+    ids = torch.zeros(1, TRACED_TOKENS, dtype=torch.long)
+    with patched(opened.module), opened.mode, torch.no_grad():
+        out = opened.module(input_ids=ids, use_cache=True)
+    config = opened.config.get_text_config()
+    latent = getattr(config, "kv_lora_rank", None)
+    total = 0
+    for layer in out.past_key_values.layers:
+        tensors = [t for t in vars(layer).values() if isinstance(t, torch.Tensor)]
+        held = sum(t.numel() for t in tensors if t.dim() > 2)
+        if latent and tensors:
+            held = TRACED_TOKENS * (latent + config.qk_rope_head_dim)
+        total += held
+    return total, "the class keeps keys and values of all heads; counted as latents" if latent else ""
