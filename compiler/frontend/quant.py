@@ -12,7 +12,7 @@ from compiler.errors import InputError, nearest
 from compiler.frontend.quant_read import METHODS, read_dtype, read_quantisation
 from compiler.frontend.quantisation import WeightKind
 from compiler.frontend.spec import ModelSpec, MoE
-from compiler.ir.dtype import FP8, DType, Scheme
+from compiler.ir.dtype import FP8, DType, Element, Scheme
 
 __all__ = [
     "CHOICES",
@@ -73,8 +73,8 @@ def storage(spec: ModelSpec, weights: str) -> Storage:
         return Storage(DType.BF16, DType.BF16, DType.BF16)
     how = spec.quantisation
     if weights == "fp8":
-        blocks = next((r.scheme for r in how.rules if how.method == "fp8" and r.scheme.columns), FP8)
-        fp8 = blocks if blocks.element is FP8.element else FP8
+        schemes = [rule.scheme for rule in how.rules if how.method == "fp8"]
+        fp8 = next((s for s in schemes if s.element is Element.FP8 and s.columns), FP8)
         return Storage(DType.BF16, fp8, fp8)
     if not supported(spec):
         where, what = f"{spec.name}: quantization_config.quant_method", f"{how.method} is not supported"

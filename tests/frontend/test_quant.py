@@ -1,6 +1,7 @@
 """Bytes of quantised checkpoints, computed by hand from the published layouts; ignore lists; what is refused."""
 
 import json
+import re
 from math import ceil
 
 import pytest
@@ -130,6 +131,24 @@ def test_qwen_total(model_dir, published):
     moe = c["num_experts"] * (2 * matrix(width, h) + matrix(h, width)) + 2 * c["num_experts"] * h
     total = 94 * (attention + moe) + 2 * (2 * c["vocab_size"] * h + h)
     assert build(load_model(str(model_dir("Qwen3-235B-A22B-FP8"))), DECODE).weight_nbytes == total
+
+
+def test_minimax_total(model_dir, published):
+    """One norm over all heads of q, one over those of k; the router's correction is a buffer."""
+    c = published("MiniMax-M2.5")
+    h, q, kv, width = c["hidden_size"], 48 * 128, 8 * 128, c["intermediate_size"]
+    attention = matrix(q, h) + 2 * matrix(kv, h) + matrix(h, q) + 2 * (q + kv + 2 * h)
+    moe = 256 * (2 * matrix(width, h) + matrix(h, width)) + 2 * 256 * h
+    total = 62 * (attention + moe) + 2 * (2 * c["vocab_size"] * h + h)
+    assert build(load_model(str(model_dir("MiniMax-M2.5"))), DECODE).weight_nbytes == total
+
+
+@pytest.mark.parametrize("name", ["WizardLM-2-8x22B", "BLOOM-176B"])
+def test_totals_that_an_index_states(model_dir, name):
+    folder = model_dir(name)
+    text = (folder / "model.safetensors.index.json").read_text()
+    (stated,) = re.findall(r'"total_size": (\d+)', text.split("=======")[0])
+    assert build(load_model(str(folder)), DECODE).weight_nbytes == int(stated)
 
 
 @pytest.mark.parametrize("name", ["gpt-oss-20b", "gpt-oss-120b"])
