@@ -5,7 +5,9 @@ every token meets every cached token, as the published kernels' FLOP counters co
 """
 
 from compiler.frontend.builder import BlockBuilder, Weight
+from compiler.frontend.linear import Recurrent
 from compiler.frontend.quant import WeightKind
+from compiler.frontend.recurrent import add_linear, linear_sizes
 from compiler.frontend.spec import Attention, LatentAttention, Layer, Mixer, QkNorm, Wiring
 from compiler.ir.graph import Op, Pattern, Phase, Role
 
@@ -21,6 +23,8 @@ SIGMOID_FLOPS = 4
 
 def mixer_sizes(mixer: Mixer, context: int) -> dict[str, int]:
     """Sizes of the dimensions of a mixer. `context` is what the cache of this layer holds."""
+    if isinstance(mixer, Recurrent):
+        return linear_sizes(mixer)
     sizes = {"context": mixer.cached_tokens(context)}
     if isinstance(mixer, Attention):
         return sizes | {"kv_heads": mixer.kv_heads, "q_group": mixer.q_group, "head_dim": mixer.head_dim}
@@ -35,11 +39,13 @@ def add_mixer(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
 
     It reads `x` (behind `attn.norm`) and ends in `attn.y`, in a parallel layer in `attn.out`.
     """
-    source = "x"
+    source, part = "x", "mixer" if isinstance(layer.mixer, Recurrent) else "attn"
     if layer.pre_norm:
-        b.norm("attn.norm", "x", "attn.normed", "tokens hidden", layer.norm)
+        b.norm(f"{part}.norm", "x", "attn.normed", "tokens hidden", layer.norm)
         source = "attn.normed"
-    if isinstance(layer.mixer, Attention):
+    if isinstance(layer.mixer, Recurrent):
+        out = add_linear(b, layer.mixer, phase, source)
+    elif isinstance(layer.mixer, Attention):
         out = _add_gqa(b, layer.mixer, phase, source)
     elif isinstance(layer.mixer, LatentAttention):
         out = _add_mla(b, layer.mixer, phase, source)
@@ -47,10 +53,10 @@ def add_mixer(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
         raise TypeError(f"no mixer: {layer.mixer}")
     last = "attn.out"
     if layer.post_norm:
-        b.norm("attn.post_norm", last, "attn.out_normed", "tokens hidden", layer.norm)
+        b.norm(f"{part}.post_norm", last, "attn.out_normed", "tokens hidden", layer.norm)
         last = "attn.out_normed"
     if layer.wiring is Wiring.SERIAL:
-        b.pointwise("attn.residual", ("x", last), "attn.y", "tokens hidden")
+        b.pointwise(f"{part}.residual", ("x", last), "attn.y", "tokens hidden")
     return out
 
 

@@ -7,6 +7,7 @@ Sizes are whole-model element counts. Every mixer has `label`, `params(hidden)`,
 from dataclasses import dataclass
 from enum import StrEnum
 
+from compiler.frontend.linear import LinearMixer
 from compiler.frontend.parts import RMS, Norm, positive
 
 
@@ -121,4 +122,4 @@ class LatentAttention:
         return query + down + up + self.heads * self.v_dim * hidden + hidden * self.bias
 
 
-Mixer = Attention | LatentAttention
+Mixer = Attention | LatentAttention | LinearMixer

@@ -11,6 +11,16 @@ from functools import cached_property
 from typing import Any
 
 from compiler.frontend.ffns import Dense, ExpertNames, Ffn, MoE, Scoring
+from compiler.frontend.linear import (
+    GatedDeltaNet,
+    KimiDelta,
+    LightningAttention,
+    LinearMixer,
+    Mamba2,
+    MambaOne,
+    Recurrent,
+    ShortConv,
+)
 from compiler.frontend.mixers import Attention, LatentAttention, Mixer, QkNorm
 from compiler.frontend.names import Names
 from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, positive
@@ -24,8 +34,14 @@ __all__ = [
     "ExpertNames",
     "Fact",
     "Ffn",
+    "GatedDeltaNet",
+    "KimiDelta",
     "LatentAttention",
     "Layer",
+    "LightningAttention",
+    "LinearMixer",
+    "Mamba2",
+    "MambaOne",
     "Mixer",
     "MoE",
     "ModelSpec",
@@ -34,7 +50,9 @@ __all__ = [
     "NormKind",
     "QkNorm",
     "Quantisation",
+    "Recurrent",
     "Scoring",
+    "ShortConv",
     "Status",
     "Wiring",
 ]  # fmt: skip
@@ -167,6 +185,11 @@ class ModelSpec:
         """Bytes of bf16 cache a token, all layers counted (also those that keep a window only)."""
         return CACHE_ELEMENT_NBYTES * sum(self.kv_elements_per_token_per_layer)
 
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of recurrent state a sequence, all layers, however long it is."""
+        return sum(layer.mixer.state_nbytes for layer in self.layers if isinstance(layer.mixer, Recurrent))
+
     @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The block kind of each layer: layers equal in structure share one."""
@@ -201,5 +224,6 @@ def model_summary(spec: ModelSpec) -> dict[str, Any]:
         "params": spec.params,
         "active_params": spec.active_params,
         "kv_bytes_per_token": spec.kv_bytes_per_token,
+        "state_bytes": spec.state_bytes,
         "layers": layers,
     }
