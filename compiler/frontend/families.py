@@ -3,18 +3,18 @@
 One row a `model_type`. A row says which facts the family's published code reads and which rules it has for absent keys.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from compiler.errors import InputError
 from compiler.frontend import ffn_facts, mixer_facts
 from compiler.frontend.alias import HARMLESS, STRUCTURAL, structural_keys
 from compiler.frontend.facts import Facts
+from compiler.frontend.families_hybrid import HYBRIDS
+from compiler.frontend.family import Family
 from compiler.frontend.mixer_facts import Bias, Heads
 from compiler.frontend.quant import read_dtype, read_quantisation
 from compiler.frontend.read import Source, describe, open_model, unknown_type
-from compiler.frontend.spec import Ffn, Layer, Mixer, ModelSpec
+from compiler.frontend.spec import Layer, ModelSpec
 
 _ACTIVATIONS = (
     "silu",
@@ -31,16 +31,6 @@ _ACTIVATIONS = (
     "sigmoid",
     "mish",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """How a `model_type` is read. `config_class` is empty where transformers has no class of that type."""
-
-    architecture: str
-    config_class: str
-    mixers: Callable[[Facts, int], tuple[Mixer, ...]]
-    ffns: Callable[[Facts, int], tuple[Ffn, ...]]
 
 
 FAMILIES: Final[dict[str, Family]] = {
@@ -76,6 +66,7 @@ FAMILIES: Final[dict[str, Family]] = {
         Heads(mixer_facts.typed_windows, dim_rule=False, bias=Bias.NEEDED, sinks=True),
         ffn_facts.gpt_oss,
     ),
+    **HYBRIDS,
 }
 _CLASSES: Final[dict[str, str]] = {name: family.config_class for name, family in FAMILIES.items()}
 
@@ -95,12 +86,12 @@ def read_spec(source: Source) -> ModelSpec:
     facts = Facts(source, model_type)
     facts.word("model_type", (model_type,), model_type)
     _check_architecture(facts, family)
-    layers = facts.integer("layers")
+    layers = family.count(facts)
     mtp_modules = facts.maybe_integer("mtp_modules", low=0) or 0
     mixers, ffns = family.mixers(facts, layers), family.ffns(facts, layers)
-    _numerics(facts)
+    _numerics(facts, family)
     hidden, vocab = facts.integer("hidden"), facts.integer("vocab")
-    tied, dtype, quantisation = facts.flag("tied", False), read_dtype(facts), read_quantisation(facts)
+    tied, dtype, quantisation = facts.flag("tied", family.tied), read_dtype(facts), read_quantisation(facts)
     facts.unread()
     return ModelSpec(
         name=source.name,
@@ -112,6 +103,7 @@ def read_spec(source: Source) -> ModelSpec:
         mtp_modules=mtp_modules,
         dtype=dtype,
         quantisation=quantisation,
+        names=family.names,
         facts=facts.all(),
     )
 
@@ -148,7 +140,7 @@ def _check_architecture(facts: Facts, family: Family) -> None:
         facts.assume("architectures", tuple(names), note)
 
 
-def _numerics(facts: Facts) -> None:
+def _numerics(facts: Facts, family: Family) -> None:
     """Facts that change no shape: checked, and kept for whoever computes values."""
     facts.word("activation", _ACTIVATIONS, "silu")
     for fact in ("norm_epsilon", "rope_theta"):
@@ -157,22 +149,22 @@ def _numerics(facts: Facts) -> None:
     for fact in ("rope_scaling", "rope_parameters"):
         table = facts.table(fact)
         if table is not None:
-            _check_rope(facts, fact, table)
+            _check_rope(facts, fact, table, family.partial)
     share = facts.number("rotary_share")
-    if share not in (None, 1):
+    if share not in (None, 1) and not family.partial:
         raise facts.error("rotary_share", f"is {share:g}: partial rotation is not modelled", "1, or no key")
 
 
-def _check_rope(facts: Facts, fact: str, table: dict[str, object], at: str = "") -> None:
+def _check_rope(facts: Facts, fact: str, table: dict[str, object], partial: bool, at: str = "") -> None:
     """Any keys are accepted; the kind of scaling must be a name, the numbers everybody reads positive numbers."""
     for key, value in table.items():
         place = f"{at}.{key}"
         if isinstance(value, dict):
-            _check_rope(facts, fact, value, place)
+            _check_rope(facts, fact, value, partial, place)
         elif key in ("type", "rope_type") and not isinstance(value, str | None):
             raise facts.error(fact, f"is {describe(value)}", "the name of a scaling", place)
         elif key in ("factor", "rope_theta", "partial_rotary_factor") and value is not None:
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
                 raise facts.error(fact, f"is {describe(value)}", "a positive number", place)
-            if key == "partial_rotary_factor" and value != 1:
+            if key == "partial_rotary_factor" and value != 1 and not partial:
                 raise facts.error(fact, f"is {value:g}: partial rotation is not modelled", "1, or no such key", place)

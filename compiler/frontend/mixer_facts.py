@@ -100,7 +100,14 @@ class Heads:
 
 
 def latent(facts: Facts, layers: int) -> tuple[Mixer, ...]:
-    """Multi-head latent attention in all layers. The kv heads of the config mean nothing here."""
+    """Multi-head latent attention in all layers."""
+    mixer = latent_mixer(facts)
+    no_windows(facts, layers)
+    return (mixer,) * layers
+
+
+def latent_mixer(facts: Facts) -> LatentAttention:
+    """Multi-head latent attention. The kv heads of the config mean nothing here."""
     facts.ignore("kv_heads", "latent attention caches one row a token for all heads")
     facts.ignore("head_dim", "latent attention has qk_nope_head_dim, qk_rope_head_dim and v_head_dim")
     facts.ignore("qk_dim", "it is qk_nope_head_dim + qk_rope_head_dim")
@@ -109,7 +116,7 @@ def latent(facts: Facts, layers: int) -> tuple[Mixer, ...]:
         if not facts.states("q_lora"):
             raise facts.missing("q_lora", "add q_lora_rank: a rank, or null for one plain q projection")
         facts.assume("q_lora", None, "null: one plain q projection")
-    mixer = LatentAttention(
+    return LatentAttention(
         heads=facts.integer("heads"),
         q_lora=q_lora,
         kv_lora=facts.integer("kv_lora"),
@@ -118,8 +125,6 @@ def latent(facts: Facts, layers: int) -> tuple[Mixer, ...]:
         v_dim=facts.integer("v_dim"),
         bias=facts.flag("attention_bias", False),
     )
-    no_windows(facts, layers)
-    return (mixer,) * layers
 
 
 # --- windows: one a layer, None for all tokens
