@@ -122,7 +122,9 @@ def _sparse(facts: Facts, layers: int) -> list[bool]:
     if every not in (None, 1):
         raise facts.error("moe_frequency", f"is {every}: {facts.family} reads every layer's kind elsewhere", "1")
     if items is None:
-        first = facts.integer("first_dense", low=0)
+        first = facts.maybe_integer("first_dense", low=0)
+        if first is None:
+            raise facts.missing("first_dense", "add first_k_dense_replace, or mlp_layer_types with a word a layer")
         return [index >= first for index in range(layers)]
     facts.ignore("first_dense", "mlp_layer_types says it")
     if len(items) != layers:

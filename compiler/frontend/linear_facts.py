@@ -127,7 +127,7 @@ def minimax(facts: Facts, layers: int) -> Mixers:
     """Lightning attention with as many heads as the attention between has queries."""
     sources = {"layer_types": words("layer_types"), "attention_flags": zero_one}
     pattern = resolve(facts, layers, (Part.LINEAR, Part.FULL), sources)
-    base = _attention(facts, Heads(_everywhere, kv_rule=True))
+    base = _attention(facts, Heads(_everywhere))
     if facts.maybe_integer("window") is not None:
         raise facts.error("window", "is set: windows of a hybrid model are not modelled", "null")
     rotary = facts.maybe_integer("rotary_dim", low=0)
@@ -166,7 +166,7 @@ def nemotron_h(facts: Facts, layers: int) -> Mixers:
         heads, dim = facts.integer("ssm_heads"), facts.integer("ssm_head_dim")
         return _state_space(facts, heads, dim, facts.flag("ssm_bias", False))
 
-    return _place(facts, pattern, {Part.LINEAR: space, Part.FULL: lambda: _unrotated(facts, kv_rule=False)})
+    return _place(facts, pattern, {Part.LINEAR: space, Part.FULL: lambda: _unrotated(facts, dim_rule=False)})
 
 
 def nemotron_layers(facts: Facts) -> int:
@@ -188,9 +188,9 @@ def nemotron_pattern(facts: Facts, layers: int) -> Pattern:
     return resolve(facts, layers, (Part.LINEAR, Part.FULL, Part.MLP, Part.MOE), sources)
 
 
-def _unrotated(facts: Facts, kv_rule: bool) -> Attention:
+def _unrotated(facts: Facts, dim_rule: bool) -> Attention:
     """Attention without positions."""
-    base = _attention(facts, Heads(_everywhere, kv_rule=kv_rule, dim_rule=kv_rule))
+    base = _attention(facts, Heads(_everywhere, dim_rule=dim_rule))
     facts.fixed("rotary", 0, f"attention of {facts.family} has no positions")
     return replace(base, rotary=0)
 
@@ -273,7 +273,7 @@ def jamba(facts: Facts, layers: int) -> Mixers:
     def space() -> MambaOne:
         return _selective(facts, facts.flag("ssm_proj_bias", False), norms=True)
 
-    return _place(facts, pattern, {Part.LINEAR: space, Part.FULL: lambda: _unrotated(facts, kv_rule=True)})
+    return _place(facts, pattern, {Part.LINEAR: space, Part.FULL: lambda: _unrotated(facts, dim_rule=True)})
 
 
 def _selective(facts: Facts, bias: bool, norms: bool) -> MambaOne:
