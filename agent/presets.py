@@ -34,6 +34,11 @@ PATTERNS = (
     ("experts_gate_up", "experts_act"),
     ("router", "topk"),
     ("combine", "residual"),
+    ("gates", "scan"),
+    ("gates", "strength", "scan"),
+    ("gates", "steps", "scan"),
+    ("scan", "skip", "out_gate"),
+    ("out_norm", "out_gate"),
     ("all_reduce", "residual"),
 )
 
@@ -109,8 +114,9 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
             if group > 1:
                 out.append(Shard(kind, "attn.q_proj", "q_group", group))
                 out.append(Shard(kind, "attn.o_proj", "q_group", group))
-    if "heads" in names:
+    if "heads" in {d.name for op in block.ops if op.name == "attn.scores" for d in op.dims}:
         out.extend(_latent_shards(block, graph, split_latents))
+    out.extend(_mixer_shards(block, sockets))
     for dim in ("ffn", "shared_ffn"):
         if dim in names:
             out.append(Shard(kind, "ffn", dim, sockets, _pad(block, dim, sockets)))
@@ -120,6 +126,18 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
         )
     if kind == "embed":
         out.append(Shard(kind, "embed", "hidden", sockets, _even(block.op["embed.gather"].size("hidden"), sockets)))
+    return out
+
+
+def _mixer_shards(block: Block, sockets: int) -> list[Action]:
+    """A recurrent mixer by its heads: groups of them that share a key first, then inside a group; else by channels."""
+    op = block.op.get("mixer.scan") or block.op.get("mixer.conv_u")
+    out: list[Action] = []
+    for dim in ("groups", "heads", "channels") if op else ():
+        ways = _ways(op.size(dim), sockets)
+        if ways > 1:
+            out.append(Shard(block.kind, "mixer", dim, ways))
+            sockets //= ways
     return out
 
 

@@ -28,7 +28,7 @@ class Edge:
     """A tensor as one loop tile sees it: bytes a tile, bytes of all tiles, and whether every tile sees all of it that
     belongs to its sequences (no token dimension).
 
-    rows: context rows of a cache, 1 otherwise; ports: independent streams its rows can arrive on.
+    rows: context rows of a cache, sequences of a recurrent state, 1 otherwise; ports: independent streams its rows can arrive on.
     """
 
     name: str
@@ -140,7 +140,8 @@ def _edge(tensor: Tensor, tile: _Tile) -> Edge:
     ports = prod(n for name, n in sizes.items() if name not in ROW_DIMS)
     cache = is_cache(tensor)
     nbytes = tensor.dtype.nbytes(prod(sizes.values()))
-    return Edge(tensor.name, nbytes, tensor.nbytes, whole, tensor.role, cache, sizes.get("context", 1), ports)
+    rows = sizes.get("batch" if tensor.role is Role.STATE else "context", 1)
+    return Edge(tensor.name, nbytes, tensor.nbytes, whole, tensor.role, cache, rows, ports)
 
 
 @dataclass(frozen=True, slots=True)
