@@ -133,8 +133,8 @@ def _mixer_shards(block: Block, sockets: int) -> list[Action]:
     """A recurrent mixer by its heads: groups of them that share a key first, then inside a group; else by channels."""
     op = block.op.get("mixer.scan") or block.op.get("mixer.conv_u")
     out: list[Action] = []
-    for dim in ("groups", "heads", "channels") if op else ():
-        ways = _ways(op.size(dim), sockets)
+    for dim in ("groups", "heads", "channels"):
+        ways = _ways(op.size(dim), sockets) if op else 1
         if ways > 1:
             out.append(Shard(block.kind, "mixer", dim, ways))
             sockets //= ways

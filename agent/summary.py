@@ -261,7 +261,8 @@ def show_inspection(out: Console, spec: ModelSpec, figures: dict[str, Any], rows
     line(
         out,
         "memory",
-        f"weights {decimal_bytes(figures['weight_bytes'])} as stored; cache {spec.kv_bytes_per_token:,} bytes a token",
+        f"weights {decimal_bytes(figures['weight_bytes'])} as stored; cache {spec.kv_bytes_per_token:,} bytes a token"
+        + (f", state {spec.state_bytes:,} bytes a sequence" if spec.state_bytes else ""),
     )
     line(
         out,

@@ -28,7 +28,8 @@ class Edge:
     """A tensor as one loop tile sees it: bytes a tile, bytes of all tiles, and whether every tile sees all of it that
     belongs to its sequences (no token dimension).
 
-    rows: context rows of a cache, sequences of a recurrent state, 1 otherwise; ports: independent streams its rows can arrive on.
+    rows: context rows of a cache, sequences of a recurrent state, 1 otherwise; ports: independent streams its rows can
+    arrive on.
     """
 
     name: str
