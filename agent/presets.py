@@ -117,6 +117,7 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
     if "heads" in {d.name for op in block.ops if op.name == "attn.scores" for d in op.dims}:
         out.extend(_latent_shards(block, graph, split_latents))
     out.extend(_mixer_shards(block, sockets))
+    out.extend(_indexer_shards(block, sockets))
     for dim in ("ffn", "shared_ffn"):
         if dim in names:
             out.append(Shard(kind, "ffn", dim, sockets, _pad(block, dim, sockets)))
@@ -141,6 +142,15 @@ def _mixer_shards(block: Block, sockets: int) -> list[Action]:
     return out
 
 
+def _indexer_shards(block: Block, sockets: int) -> list[Action]:
+    """An indexer scores a share of the cached rows on each socket, and projects a share of its queries."""
+    if "attn.index_scores" not in block.op:
+        return []
+    parts = {"attn.index_scores": "cached", "attn.index_q_proj": "index_heads", "attn.index_q_rope": "index_heads"}
+    ways = {part: _ways(block.op[part].size(dim), sockets) for part, dim in parts.items()}
+    return [Shard(block.kind, part, dim, ways[part]) for part, dim in parts.items() if ways[part] > 1]
+
+
 def _latent_shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
     """Latent attention has one cached row for all heads: either its heads are split, and every socket keeps the whole
     cache, or the context is, and partial results of all heads meet."""
@@ -154,7 +164,7 @@ def _latent_shards(block: Block, graph: Graph, split_latents: bool) -> list[Acti
 
 
 def _splits_latents(block: Block, graph: Graph) -> bool:
-    absorbed = "attn.kv_b_proj" in block.op and graph.workload.phase is Phase.DECODE
+    absorbed = "attn.kv_b_proj" in block.op and "attn.select" not in block.op and graph.workload.phase is Phase.DECODE
     return absorbed and 1 < graph.workload.sockets <= block.op["attn.scores"].size("context")
 
 

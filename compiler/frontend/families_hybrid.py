@@ -94,6 +94,9 @@ _GRANITE: Final = Names(
 _MAMBA_IN: Final = Names(modules=(*_mixer("mamba"), *_FORWARD))
 
 HYBRIDS: Final[dict[str, Family]] = {
+    "deepseek_v32": Family(
+        "DeepseekV32ForCausalLM", "DeepseekV32Config", linear_facts.sparse_latent, hybrid_ffn_facts.deepseek_v32
+    ),
     "qwen3_next": Family(
         "Qwen3NextForCausalLM",
         "Qwen3NextConfig",

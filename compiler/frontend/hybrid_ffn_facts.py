@@ -105,6 +105,18 @@ def _nemotron_moe(facts: Facts, bias: bool) -> MoE:
 
 def kimi_linear(facts: Facts, layers: int) -> Ffns:
     """Dense layers first, or as `mlp_layer_types` says; experts as in DeepSeek-V3."""
+    return _deepseek(facts, layers, KIMI_NAMES)
+
+
+def deepseek_v32(facts: Facts, layers: int) -> Ffns:
+    """As Kimi Linear, under DeepSeek's names."""
+    if facts.flag("mlp_bias", False):
+        raise facts.error("mlp_bias", "is true: biases of an MoE model are not modelled", "false")
+    facts.word("topk_method", ("noaux_tc",), "noaux_tc")
+    return _deepseek(facts, layers, ExpertNames())
+
+
+def _deepseek(facts: Facts, layers: int, names: ExpertNames) -> Ffns:
     sparse = _sparse(facts, layers)
     plain = Dense(facts.integer("ffn_width")) if not all(sparse) else None
     if plain is None:
@@ -112,7 +124,7 @@ def kimi_linear(facts: Facts, layers: int) -> Ffns:
     experts, top_k, scoring = routed(facts, Scoring(function="sigmoid"))
     width = facts.integer("expert_width")
     shared = facts.integer("shared_experts", low=0) * width
-    moe = MoE(experts, top_k, width, shared, scoring=scoring, names=KIMI_NAMES)
+    moe = MoE(experts, top_k, width, shared, scoring=scoring, names=names)
     return tuple(moe if chosen else plain for chosen in sparse)
 
 

@@ -8,7 +8,7 @@ from compiler.frontend.facts import Facts
 from compiler.frontend.linear import GatedDeltaNet, KimiDelta, LightningAttention, Mamba2, MambaOne, ShortConv
 from compiler.frontend.mixer_facts import Bias, Heads, latent_mixer
 from compiler.frontend.patterns import Part, Pattern, indices, interval, letters, period, resolve, words, zero_one
-from compiler.frontend.spec import Attention, Mixer
+from compiler.frontend.spec import Attention, Mixer, SparseIndexer
 
 Mixers = tuple[Mixer | None, ...]
 
@@ -301,3 +301,16 @@ def lfm2(facts: Facts, layers: int) -> Mixers:
 
     full = Heads(_everywhere, qk_norm=True)
     return _place(facts, pattern, {Part.CONV: conv, Part.FULL: lambda: _attention(facts, full)})
+
+
+# --- sparse attention on latents (DeepSeek-V3.2)
+
+
+def sparse_latent(facts: Facts, layers: int) -> Mixers:
+    """Latent attention that reads the rows an indexer selects, in all layers."""
+    pattern = words("layer_types")(facts, layers, (Part.INDEXED,))
+    if pattern is None:
+        facts.fixed("layer_types", str(Part.INDEXED), f"{facts.family} has an indexer in all layers")
+    facts.integer("q_lora")
+    indexer = SparseIndexer(facts.integer("index_heads"), facts.integer("index_dim"), facts.integer("index_topk"))
+    return (replace(latent_mixer(facts), indexer=indexer),) * layers

@@ -19,6 +19,7 @@ class Part(StrEnum):
     FULL = "full_attention"
     SLIDING = "sliding_attention"
     LINEAR = "linear_attention"
+    INDEXED = "indexed_attention"
     CONV = "conv"
     MLP = "mlp"
     MOE = "moe"

@@ -24,6 +24,7 @@ from compiler.frontend.linear import (
 from compiler.frontend.mixers import Attention, LatentAttention, Mixer, QkNorm
 from compiler.frontend.names import Names
 from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, positive
+from compiler.frontend.sparse import SparseIndexer
 from compiler.ir.dtype import DType
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "Recurrent",
     "Scoring",
     "ShortConv",
+    "SparseIndexer",
     "Status",
     "Wiring",
 ]  # fmt: skip

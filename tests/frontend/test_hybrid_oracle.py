@@ -18,6 +18,7 @@ PUBLISHED = [
     "Qwen3-Next-80B-A3B-Instruct",
     "Nemotron-H-56B-Base-8K",
     "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
+    "DeepSeek-V3.2",
 ]
 #: Small configs, all sizes different.
 CONFIGS = json.loads((Path(__file__).parent / "hybrids.json").read_text())
@@ -163,9 +164,9 @@ def test_states_are_those_of_the_class(spec_of, name):
             rows = [t for t in _values(kept.conv_states) if t is not None]
             assert layer.mixer.conv_elements == sum(t.numel() // t.shape[-1] * (t.shape[-1] - 1) for t in rows)
         elif layer.mixer is not None:
-            rows = kept.keys.numel() + kept.values.numel()
-            if layer.mixer.label == "gqa":
-                assert layer.mixer.kv_elements_per_token * TOKENS == rows
+            rows = [kept.keys, kept.values, getattr(kept, "indexer_keys", None)]
+            kept_elements = sum(t.numel() for t in rows if t is not None)
+            assert layer.mixer.kv_elements_per_token * TOKENS == kept_elements
 
 
 def test_state_of_lightning_attention(spec_of):
@@ -191,7 +192,8 @@ def contracts(spec, phase=Phase.PREFILL):
     for block in graph.blocks:
         for op in block.ops:
             if op.pattern is Pattern.CONTRACT and op.name not in NO_PRODUCTS:
-                total = op.flops * graph.repeats[block.kind]
+                rectified = op.points if op.name == "attn.index_scores" else 0  # element-wise, within the op
+                total = (op.flops - rectified) * graph.repeats[block.kind]
                 conv, plain = (conv + total, plain) if op.size("kernel") > 1 else (conv, plain + total)
     return plain, conv
 
