@@ -117,7 +117,7 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
     if "heads" in {d.name for op in block.ops if op.name == "attn.scores" for d in op.dims}:
         out.extend(_latent_shards(block, graph, split_latents))
     out.extend(_mixer_shards(block, sockets))
-    out.extend(_indexer_shards(block, sockets))
+    out.extend(_indexer_shards(block, graph, split_latents))
     for dim in ("ffn", "shared_ffn"):
         if dim in names:
             out.append(Shard(kind, "ffn", dim, sockets, _pad(block, dim, sockets)))
@@ -142,13 +142,23 @@ def _mixer_shards(block: Block, sockets: int) -> list[Action]:
     return out
 
 
-def _indexer_shards(block: Block, sockets: int) -> list[Action]:
-    """An indexer scores a share of the cached rows on each socket, and projects a share of its queries."""
+def _indexer_shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
+    """An indexer scores a share of the cached rows on each socket, and projects a share of its queries.
+
+    split_latents: attention reads a share of the rows too, those that its socket selects among its own.
+    """
     if "attn.index_scores" not in block.op:
         return []
-    parts = {"attn.index_scores": "cached", "attn.index_q_proj": "index_heads", "attn.index_q_rope": "index_heads"}
-    ways = {part: _ways(block.op[part].size(dim), sockets) for part, dim in parts.items()}
-    return [Shard(block.kind, part, dim, ways[part]) for part, dim in parts.items() if ways[part] > 1]
+    sockets = graph.workload.sockets
+    heads = _ways(block.op["attn.index_q_proj"].size("index_heads"), sockets)
+    rows = ("cached", _ways(block.op["attn.index_scores"].size("cached"), sockets))
+    if _splits_latents(block, graph):
+        rows = ("splits", sockets)
+    parts = [("attn.index_q_proj", "index_heads", heads), ("attn.index_q_rope", "index_heads", heads)]
+    parts.append(("attn.index_scores", *rows))
+    if split_latents and _splits_latents(block, graph):
+        parts.append(("attn.select", *rows))
+    return [Shard(block.kind, part, dim, ways) for part, dim, ways in parts if ways > 1]
 
 
 def _latent_shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
@@ -164,7 +174,7 @@ def _latent_shards(block: Block, graph: Graph, split_latents: bool) -> list[Acti
 
 
 def _splits_latents(block: Block, graph: Graph) -> bool:
-    absorbed = "attn.kv_b_proj" in block.op and "attn.select" not in block.op and graph.workload.phase is Phase.DECODE
+    absorbed = "attn.kv_b_proj" in block.op and graph.workload.phase is Phase.DECODE
     return absorbed and 1 < graph.workload.sockets <= block.op["attn.scores"].size("context")
 
 

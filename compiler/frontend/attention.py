@@ -170,7 +170,7 @@ def _add_mla(b: BlockBuilder, mixer: LatentAttention, phase: Phase, source: str)
     down = Weight(b.names.module("attn.kv_a_proj"), mixer.bias)
     b.project("attn.kv_a_proj", (source,), "attn.kv_a", "tokens kv_a <- hidden", down)
     b.norm("attn.kv_a_norm", "attn.kv_a", "attn.latent", "tokens kv_lora")
-    b.pointwise("attn.k_rope", ("attn.kv_a",), "attn.k_pe", "tokens rope", ROPE_FLOPS)
+    b.pointwise("attn.k_rope", ("attn.kv_a",), "attn.k_pe", "tokens rope", ROPE_FLOPS * mixer.rotary)
     out = _mla_append(b, phase, rows)
     sources: tuple[str, ...] = ("attn.latent", "attn.k_pe")
     if phase is Phase.DECODE:
@@ -202,7 +202,7 @@ def _mla_query(b: BlockBuilder, mixer: LatentAttention, source: str) -> None:
         b.dims(query),
         ("attn.q",),
         ("attn.q_nope", "attn.q_pe"),
-        flops_per_point=ROPE_FLOPS,
+        flops_per_point=ROPE_FLOPS * mixer.rotary,
     )
     b.emit(rope, "tokens heads nope", "tokens heads rope")
 

@@ -24,9 +24,11 @@ def _attention(facts: Facts, heads: Heads) -> Attention:
     return mixer
 
 
+#: Ranks and widths of latent attention.
+LATENT = ("q_lora", "kv_lora", "nope", "rope", "v_dim", "qk_dim")
 #: What the config says about a part, and means nothing where no layer is that part.
 _FACTS = {
-    Part.FULL: ("heads", "kv_heads", "head_dim", "attention_bias", "rotary_share"),
+    Part.FULL: ("heads", "kv_heads", "head_dim", "attention_bias", "rotary_share", *LATENT),
     Part.LINEAR: tuple(fact for fact in ALIASES if fact.startswith(("delta_", "kimi_head", "ssm_", "conv_"))),
     Part.CONV: ("conv_kernel", "conv_bias"),
 }
@@ -101,7 +103,8 @@ def kimi_linear(facts: Facts, layers: int) -> Mixers:
         dim = facts.integer("kimi_head_dim")
         return KimiDelta(facts.integer("kimi_heads"), dim, dim, facts.integer("conv_kernel"))
 
-    return _place(facts, pattern, {Part.LINEAR: delta, Part.FULL: lambda: latent_mixer(facts)})
+    facts.fixed("rotary", 0, f"attention of {facts.family} has no positions")
+    return _place(facts, pattern, {Part.LINEAR: delta, Part.FULL: lambda: replace(latent_mixer(facts), rotary=False)})
 
 
 def _one_based(facts: Facts, layers: int, allowed: tuple[Part, ...]) -> Pattern | None:

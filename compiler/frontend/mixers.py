@@ -83,7 +83,7 @@ class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2 report, section 2.1): one compressed cache row a token for all heads.
 
     `bias` is that of the down projections (query, key-value) and of the output projection. An indexer selects the rows
-    that a token reads; it needs the query's latent.
+    that a token reads; it needs the query's latent. rotary: the shared part of the key is rotated (not in Kimi Linear).
     """
 
     heads: int
@@ -94,6 +94,7 @@ class LatentAttention:
     v_dim: int
     bias: bool = False
     indexer: SparseIndexer | None = None
+    rotary: bool = True
 
     def __post_init__(self) -> None:
         if self.indexer and self.q_lora is None:

@@ -213,12 +213,23 @@ def split_kv(block: Block, action: Rewrite) -> Block:
 
 
 def _split_context(block: Block, splits: Dim, local: Dim) -> Block:
-    """Every op and tensor with a context dimension gets (splits, context/splits) in its place."""
+    """Every op and tensor with a context dimension gets (splits, context/splits) in its place.
+
+    So do the rows of a cache out of which an indexer selects the context: a split then has an equal share of the
+    selected rows, which holds in expectation. What walks all rows in order walks the splits too.
+    """
 
     def split(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        return tuple(x for d in dims for x in ((splits, local) if d.name == "context" else (d,)))
+        out: list[Dim] = []
+        for d in dims:
+            parts = {"context": (splits, local), "cached": (splits, Dim("cached", -(-d.size // splits.size)))}
+            out.extend(parts.get(d.name, (d,)))
+        return tuple(out)
 
-    ops = tuple(replace(op, dims=split(op.dims)) for op in block.ops)
+    def walk(op: Op) -> tuple[str, ...]:
+        return ("splits", *op.sequential) if "cached" in op.sequential else op.sequential
+
+    ops = tuple(replace(op, dims=split(op.dims), sequential=walk(op)) for op in block.ops)
     return replace(block, ops=ops, tensors=tuple(replace(t, dims=split(t.dims)) for t in block.tensors))
 
 
