@@ -108,6 +108,14 @@ HYBRIDS: Final[dict[str, Family]] = {
     "qwen3_5_text": Family(
         "Qwen3_5ForCausalLM", "", linear_facts.qwen3_next, ffn_facts.dense, _DELTA_APART, partial=True
     ),
+    "qwen3_5_moe_text": Family(
+        "Qwen3_5MoeForCausalLM",
+        "",
+        linear_facts.qwen3_next,
+        hybrid_ffn_facts.qwen3_5_moe,
+        _DELTA_APART,
+        partial=True,
+    ),
     "kimi_linear": Family(
         "KimiLinearForCausalLM", "KimiLinearConfig", linear_facts.kimi_linear, hybrid_ffn_facts.kimi_linear, _KIMI
     ),

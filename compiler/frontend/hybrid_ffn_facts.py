@@ -66,6 +66,14 @@ def qwen3_next(facts: Facts, layers: int) -> Ffns:
     return tuple(shared(ffn) if isinstance(ffn, MoE) else ffn for ffn in ffns)
 
 
+def qwen3_5_moe(facts: Facts, layers: int) -> Ffns:
+    """Experts, and a shared one behind a sigmoid gate, in all layers."""
+    experts, top_k, scoring = routed(facts, Scoring())
+    width, shared = facts.integer("expert_width"), facts.integer("shared_width")
+    moe = MoE(experts, top_k, width, shared, shared_gate=True, scoring=scoring, names=QWEN_NAMES)
+    return (moe,) * layers
+
+
 def nemotron_h(facts: Facts, layers: int) -> Ffns:
     """Where the layer is one: an MLP of two projections, or experts of two, perhaps on a narrower latent."""
     pattern = nemotron_pattern(facts, layers)

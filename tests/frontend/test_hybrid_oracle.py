@@ -8,6 +8,7 @@ import pytest
 
 from compiler.errors import InputError
 from compiler.frontend import build, load_model
+from compiler.frontend.families import FAMILIES
 from compiler.frontend.linear import Recurrent
 from compiler.ir.graph import Pattern, Phase, Role, Workload
 
@@ -46,6 +47,8 @@ _RENAMED = (
     (r"self_attn\.(f_a_proj|f_b_proj|dt_bias|A_log)", r"self_attn.forget_gate.\1"),
 )
 _RENAMED_IN = {
+    "qwen3_5_text": (("model.language_model.", "model."),),
+    "qwen3_5_moe_text": (("model.language_model.", "model."),),
     "nemotron_h": (("backbone.", "model."),),
     "minimax": (("block_sparse_moe", "mlp"),),
     "kimi_linear": (("block_sparse_moe", "mlp"),),
@@ -112,7 +115,7 @@ def test_parameters_by_name(spec_of, name):
     assert spec.params == sum(theirs.values()) == build(spec, Workload(Phase.PREFILL, 1, 8, 1)).weight_elements
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "lfm2_moe"])
+@pytest.mark.parametrize("name", [n for n in NAMES if FAMILIES[n].config_class and n != "lfm2_moe"])
 def test_parameters_of_class_defaults(name):
     """lfm2_moe has no layer pattern by default, and its class cannot be built."""
     assert load_model(name).params == sum(sizes(causal_model({"model_type": name})).values())
