@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from compiler.frontend.alias import LIMIT
 from compiler.frontend.facts import Facts
 from compiler.frontend.ffn_facts import MIXTRAL_NAMES, qwen3_moe, routed
 from compiler.frontend.linear_facts import nemotron_pattern
@@ -174,10 +175,13 @@ def _lfm_width(facts: Facts, stated: int) -> int:
     factor, multiple = facts.number("lfm_multiplier"), facts.maybe_integer("lfm_multiple")
     if multiple is None:
         raise facts.missing("lfm_multiple")
-    width = int(2 * stated / 3)
     if factor is None:
         raise facts.missing("lfm_multiplier")
-    return -(-int(factor * width) // multiple) * multiple
+    width = -(-int(factor * int(2 * stated / 3)) // multiple) * multiple
+    if not 1 <= width <= LIMIT:
+        what = f"is {factor:g}: it makes {width} out of the width {stated}"
+        raise facts.error("lfm_multiplier", what, f"a width from 1 to {LIMIT}")
+    return width
 
 
 def lfm2_moe(facts: Facts, layers: int) -> Ffns:

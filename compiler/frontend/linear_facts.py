@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from compiler.frontend.alias import ALIASES
+from compiler.frontend.alias import ALIASES, LIMIT
 from compiler.frontend.facts import Facts
 from compiler.frontend.linear import GatedDeltaNet, KimiDelta, LightningAttention, Mamba2, MambaOne, ShortConv
 from compiler.frontend.mixer_facts import Bias, Heads, latent_mixer
@@ -255,7 +255,10 @@ def _inner(facts: Facts) -> int:
     expand = facts.number("ssm_expand")
     if expand is None:
         raise facts.missing("ssm_expand")
-    return int(expand * facts.integer("hidden"))
+    width = int(expand * facts.integer("hidden"))
+    if not 1 <= width <= LIMIT:
+        raise facts.error("ssm_expand", f"is {expand:g}: {width} channels", f"1 to {LIMIT} channels")
+    return width
 
 
 def mamba(facts: Facts, layers: int) -> Mixers:
