@@ -34,6 +34,11 @@ PATTERNS = (
     ("experts_gate_up", "experts_act"),
     ("router", "topk"),
     ("combine", "residual"),
+    ("gates", "scan"),
+    ("gates", "strength", "scan"),
+    ("gates", "steps", "scan"),
+    ("scan", "skip", "out_gate"),
+    ("out_norm", "out_gate"),
     ("all_reduce", "residual"),
 )
 
@@ -109,8 +114,10 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
             if group > 1:
                 out.append(Shard(kind, "attn.q_proj", "q_group", group))
                 out.append(Shard(kind, "attn.o_proj", "q_group", group))
-    if "heads" in names and "attn.scores" in block.op:
+    if "heads" in {d.name for op in block.ops if op.name == "attn.scores" for d in op.dims}:
         out.extend(_latent_shards(block, graph, split_latents))
+    out.extend(_mixer_shards(block, sockets))
+    out.extend(_indexer_shards(block, graph, split_latents))
     for dim in ("ffn", "shared_ffn"):
         if dim in names:
             out.append(Shard(kind, "ffn", dim, sockets, _pad(block, dim, sockets)))
@@ -121,6 +128,37 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
     if kind == "embed":
         out.append(Shard(kind, "embed", "hidden", sockets, _even(block.op["embed.gather"].size("hidden"), sockets)))
     return out
+
+
+def _mixer_shards(block: Block, sockets: int) -> list[Action]:
+    """A recurrent mixer by its heads: groups of them that share a key first, then inside a group; else by channels."""
+    op = block.op.get("mixer.scan") or block.op.get("mixer.conv_u")
+    out: list[Action] = []
+    for dim in ("groups", "heads", "channels"):
+        ways = _ways(op.size(dim), sockets) if op else 1
+        if ways > 1:
+            out.append(Shard(block.kind, "mixer", dim, ways))
+            sockets //= ways
+    return out
+
+
+def _indexer_shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
+    """An indexer scores a share of the cached rows on each socket, and projects a share of its queries.
+
+    split_latents: attention reads a share of the rows too, those that its socket selects among its own.
+    """
+    if "attn.index_scores" not in block.op:
+        return []
+    sockets = graph.workload.sockets
+    heads = _ways(block.op["attn.index_q_proj"].size("index_heads"), sockets)
+    rows = ("cached", _ways(block.op["attn.index_scores"].size("cached"), sockets))
+    if _splits_latents(block, graph):
+        rows = ("splits", sockets)
+    parts = [("attn.index_q_proj", "index_heads", heads), ("attn.index_q_rope", "index_heads", heads)]
+    parts.append(("attn.index_scores", *rows))
+    if split_latents and _splits_latents(block, graph):
+        parts.append(("attn.select", *rows))
+    return [Shard(block.kind, part, dim, ways) for part, dim, ways in parts if ways > 1]
 
 
 def _latent_shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:

@@ -258,7 +258,8 @@ def show_inspection(out: Console, model: Model, figures: dict[str, Any], rows: S
     line(
         out,
         "memory",
-        f"weights {decimal_bytes(figures['weight_bytes'])} as stored; cache {model.kv_bytes_per_token:,} bytes a token",
+        f"weights {decimal_bytes(figures['weight_bytes'])} as stored; cache {model.kv_bytes_per_token:,} bytes a token"
+        + (f", state {model.state_bytes:,} bytes a sequence" if model.state_bytes else ""),
     )
     line(
         out,

@@ -10,7 +10,7 @@ same figure that the estimate uses.
 from functools import lru_cache
 
 from compiler.ir.actions import Rule
-from compiler.ir.graph import Block, Graph, Op, Pattern, Role, is_cache
+from compiler.ir.graph import Block, Graph, Op, Pattern, Role, Tensor, is_cache
 from compiler.routing import expected_active
 from compiler.target import Target
 from simulator.report import Bound
@@ -45,8 +45,18 @@ def _touched_bytes(block: Block) -> int:
             if tensor.role is Role.WEIGHT:
                 total += tensor.dtype.nbytes(_elements(op, tensor.elements))
     return total + sum(
-        t.nbytes for t in (block.tensor[n] for n in block.inputs) if is_cache(t) and t.role is not Role.BORROWED
+        _read_bytes(block, t)
+        for t in (block.tensor[n] for n in block.inputs)
+        if is_cache(t) and t.role is not Role.BORROWED
     )
+
+
+def _read_bytes(block: Block, cache: Tensor) -> int:
+    """All of a cache, or the rows gathered where nothing else reads it."""
+    readers = [op for op in block.ops if cache.name in op.inputs]
+    if any(op.pattern is not Pattern.GATHER for op in readers):
+        return cache.nbytes
+    return min(cache.nbytes, sum(block.tensor[op.outputs[0]].nbytes for op in readers))
 
 
 def _elements(op: Op, elements: int) -> int:

@@ -5,7 +5,10 @@ every token meets every cached token, as the published kernels' FLOP counters co
 """
 
 from compiler.frontend.builder import BlockBuilder, Weight
+from compiler.frontend.indexer import add_indexer, indexer_sizes, select_latents
+from compiler.frontend.linear import Recurrent
 from compiler.frontend.quant import WeightKind
+from compiler.frontend.recurrent import add_linear, linear_sizes
 from compiler.frontend.spec import Attention, LatentAttention, Layer, Mixer, QkNorm, Wiring
 from compiler.ir.graph import Op, Pattern, Phase, Role
 
@@ -23,12 +26,15 @@ SIGMOID_FLOPS = 4
 
 def mixer_sizes(mixer: Mixer, context: int) -> dict[str, int]:
     """Sizes of the dimensions of a mixer. `context` is what the cache of this layer holds."""
+    if isinstance(mixer, Recurrent):
+        return linear_sizes(mixer)
     sizes = {"context": mixer.cached_tokens(context)}
     if isinstance(mixer, Attention):
         return sizes | {"kv_heads": mixer.kv_heads, "q_group": mixer.q_group, "head_dim": mixer.head_dim}
     sizes |= {"heads": mixer.heads, "kv_lora": mixer.kv_lora, "nope": mixer.nope, "rope": mixer.rope}
     sizes |= {"v_dim": mixer.v_dim, "qk_dim": mixer.qk_dim, "kv_b": mixer.nope + mixer.v_dim}
     sizes |= {"kv_a": mixer.kv_lora + mixer.rope, "latent_dim": mixer.kv_lora + mixer.rope}
+    sizes |= indexer_sizes(mixer.indexer, context) if mixer.indexer else {}
     return sizes if mixer.q_lora is None else sizes | {"q_lora": mixer.q_lora}
 
 
@@ -37,11 +43,13 @@ def add_mixer(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
 
     It reads `x` (behind `attn.norm`) and ends in `attn.y`, in a parallel layer in `attn.out`.
     """
-    source = "x"
+    source, part = "x", "mixer" if isinstance(layer.mixer, Recurrent) else "attn"
     if layer.pre_norm:
-        b.norm("attn.norm", "x", "attn.normed", "tokens hidden", layer.norm)
+        b.norm(f"{part}.norm", "x", "attn.normed", "tokens hidden", layer.norm)
         source = "attn.normed"
-    if isinstance(layer.mixer, Attention):
+    if isinstance(layer.mixer, Recurrent):
+        out = add_linear(b, layer.mixer, phase, source)
+    elif isinstance(layer.mixer, Attention):
         out = _add_gqa(b, layer.mixer, phase, source)
     elif isinstance(layer.mixer, LatentAttention):
         out = _add_mla(b, layer.mixer, phase, source)
@@ -49,10 +57,10 @@ def add_mixer(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
         raise TypeError(f"no mixer: {layer.mixer}")
     last = "attn.out"
     if layer.post_norm:
-        b.norm("attn.post_norm", last, "attn.out_normed", "tokens hidden", layer.norm)
+        b.norm(f"{part}.post_norm", last, "attn.out_normed", "tokens hidden", layer.norm)
         last = "attn.out_normed"
     if layer.wiring is Wiring.SERIAL:
-        b.pointwise("attn.residual", ("x", last), "attn.y", "tokens hidden")
+        b.pointwise(f"{part}.residual", ("x", last), "attn.y", "tokens hidden")
     return out
 
 
@@ -157,15 +165,24 @@ def _core(
 
 
 def _add_mla(b: BlockBuilder, mixer: LatentAttention, phase: Phase, source: str) -> tuple[str, ...]:
+    rows = "cached" if mixer.indexer else "context"
     if phase is Phase.DECODE:
-        b.enter("attn.latent_cache", "batch context latent_dim", Role.KV_CACHE)
+        b.enter("attn.latent_cache", f"batch {rows} latent_dim", Role.KV_CACHE)
     _mla_query(b, mixer, source)
     down = Weight(b.names.module("attn.kv_a_proj"), mixer.bias)
     b.project("attn.kv_a_proj", (source,), "attn.kv_a", "tokens kv_a <- hidden", down)
     b.norm("attn.kv_a_norm", "attn.kv_a", "attn.latent", "tokens kv_lora")
-    b.pointwise("attn.k_rope", ("attn.kv_a",), "attn.k_pe", "tokens rope", ROPE_FLOPS)
-    out = _mla_cache(b, phase)
-    _core(b, ("heads", "qk_dim", "v_dim"), (("attn.q_nope", "attn.q_pe", "attn.k"), ("attn.v",), ()))
+    b.pointwise("attn.k_rope", ("attn.kv_a",), "attn.k_pe", "tokens rope", ROPE_FLOPS * mixer.rotary)
+    out = _mla_append(b, phase, rows)
+    sources: tuple[str, ...] = ("attn.latent", "attn.k_pe")
+    if phase is Phase.DECODE:
+        sources = ("attn.latent_cache", "attn.latent_new")
+    if mixer.indexer:
+        out += add_indexer(b, mixer.indexer, phase, source)
+        sources = select_latents(b) if phase is Phase.DECODE else sources
+    _mla_expand(b, phase, sources, "context" if phase is Phase.DECODE else rows)
+    chosen = ("attn.selection",) if mixer.indexer and phase is Phase.PREFILL else ()
+    _core(b, ("heads", "qk_dim", "v_dim"), (("attn.q_nope", "attn.q_pe", "attn.k", *chosen), ("attn.v",), ()))
     out_proj = Weight(b.names.module("attn.o_proj"), mixer.bias)
     b.project("attn.o_proj", ("attn.mixed",), "attn.out", "tokens hidden <- heads v_dim", out_proj)
     return out
@@ -187,36 +204,33 @@ def _mla_query(b: BlockBuilder, mixer: LatentAttention, source: str) -> None:
         b.dims(query),
         ("attn.q",),
         ("attn.q_nope", "attn.q_pe"),
-        flops_per_point=ROPE_FLOPS,
+        flops_per_point=ROPE_FLOPS * mixer.rotary,
     )
     b.emit(rope, "tokens heads nope", "tokens heads rope")
 
 
-def _mla_cache(b: BlockBuilder, phase: Phase) -> tuple[str, ...]:
-    """Append the latent rows, and expand the cached latents to keys and values of all heads."""
+def _mla_append(b: BlockBuilder, phase: Phase, rows: str) -> tuple[str, ...]:
+    """Append the latent rows to a cache along `rows`."""
     decode = phase is Phase.DECODE
-    out, words = (
-        ("attn.latent_new", "tokens latent_dim")
-        if decode
-        else (
-            "attn.latent_cache",
-            "batch context latent_dim",
-        )
-    )
-    rows = ("attn.latent", "attn.k_pe")
-    append = Op("attn.kv_append", Pattern.SCATTER, b.dims("tokens latent_dim"), rows, (out,), flops_per_point=0)
-    b.emit(append, words, role=Role.KV_CACHE)
-    weight = b.weight(
-        "w.attn.kv_b_proj", "heads kv_b kv_lora", f"{b.names.module('attn.kv_b_proj')}.weight", WeightKind.LINEAR
-    )
+    out = "attn.latent_new" if decode else "attn.latent_cache"
+    sources = ("attn.latent", "attn.k_pe")
+    append = Op("attn.kv_append", Pattern.SCATTER, b.dims("tokens latent_dim"), sources, (out,), flops_per_point=0)
+    b.emit(append, "tokens latent_dim" if decode else f"batch {rows} latent_dim", role=Role.KV_CACHE)
+    return (out,)
+
+
+def _mla_expand(b: BlockBuilder, phase: Phase, sources: tuple[str, ...], rows: str) -> None:
+    """Expand latents to keys and values of all heads, along `rows`."""
+    module = b.names.module("attn.kv_b_proj")
+    weight = b.weight("w.attn.kv_b_proj", "heads kv_b kv_lora", f"{module}.weight", WeightKind.LINEAR)
+    lead = f"batch {rows}" if phase is Phase.DECODE else "tokens"
     expand = Op(
         "attn.kv_b_proj",
         Pattern.CONTRACT,
-        b.dims("batch context heads kv_b kv_lora" if decode else "tokens heads kv_b kv_lora"),
-        (*(("attn.latent_cache", "attn.latent_new") if decode else rows), weight),
+        b.dims(f"{lead} heads kv_b kv_lora"),
+        (*sources, weight),
         ("attn.k", "attn.v"),
         reduced=("kv_lora",),
         flops_per_point=2,
     )
-    b.emit(expand, "batch context heads qk_dim", "batch context heads v_dim")
-    return (out,)
+    b.emit(expand, f"batch {rows} heads qk_dim", f"batch {rows} heads v_dim")

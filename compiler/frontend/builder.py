@@ -81,14 +81,21 @@ class BlockBuilder:
             self._tensors.append(Tensor(name, self.dims(dims), dtype, role))
         self._ops.append(op)
 
+    def emit_with_state(self, op: Op, words: str, state_words: str, dtype: DType) -> None:
+        """Append `op`, whose first output is an activation and whose second is a recurrent state kept in `dtype`."""
+        made, state = op.outputs
+        self._tensors.append(Tensor(made, self.dims(words), DType.BF16, Role.ACTIVATION))
+        self._tensors.append(Tensor(state, self.dims(state_words), dtype, Role.STATE))
+        self._ops.append(op)
+
     def norm(self, name: str, source: str, out: str, words: str, norm: Norm = RMS, over: int = 1) -> None:
         """Normalise over the last `over` dimensions; the role of the weights is `name`."""
         last = words.split()[-over:]
         own = [word for word in words.split() if word not in _FLOWING] if norm.per_head else last
-        module, tensors = self.names.module(name), []
+        tensors = []
         for there, prefix, suffix in ((norm.scale, "w.", ".weight"), (norm.bias, "b.", ".bias")):
             if there:
-                tensors.append(self.weight(prefix + name, " ".join(own), module + suffix))
+                tensors.append(self.weight(prefix + name, " ".join(own), self.names.module(name) + suffix))
         op = Op(
             name,
             Pattern.REDUCE,

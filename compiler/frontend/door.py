@@ -85,6 +85,14 @@ class Model:
         return sum(CACHE_ELEMENT_NBYTES * t.elements * n for t, n in rows if t.role is Role.KV_CACHE)
 
     @cached_property
+    def state_bytes(self) -> int:
+        """Bytes of recurrent state a sequence, all layers, however long it is."""
+        if isinstance(self.described, ModelSpec):
+            return self.described.state_bytes
+        rows = ((t, self._one.repeats[b.kind]) for b in self._one.blocks for t in b.stored)
+        return sum(t.nbytes * n for t, n in rows if t.role is Role.STATE)
+
+    @cached_property
     def kinds(self) -> tuple[str, ...]:
         """The block kind of each layer."""
         if isinstance(self.described, ModelSpec):
@@ -177,6 +185,7 @@ def model_summary(model: Model) -> dict[str, Any]:
         "params": model.params,
         "active_params": model.active_params,
         "kv_bytes_per_token": model.kv_bytes_per_token,
+        "state_bytes": model.state_bytes,
         "layers": layers,
     }
 

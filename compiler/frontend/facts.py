@@ -156,6 +156,10 @@ class Facts:
         """Record a fact that the code of the family fixes, whatever the config says."""
         self._facts[fact] = Fact(fact, value, self.source.label("model_type"), note)
 
+    def record(self, fact: str, found: Found) -> None:
+        """Record a fact whose value was checked by the caller."""
+        self._take(fact, found, found.value)
+
     def ignore(self, fact: str, why: str) -> None:
         """Record that the family's published code makes no use of `fact`."""
         for key in spellings(fact):

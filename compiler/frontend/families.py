@@ -1,7 +1,7 @@
 """The supported families: what each reads from a config, and the way from MODEL to a ModelSpec.
 
-One row a `model_type` (rows.py, moe_rows.py). A row says which facts the family's published code reads and which rules
-it has for absent keys.
+One row a `model_type` (rows.py, moe_rows.py, hybrid_rows.py). A row says which facts the published code of the family
+reads and which rules it has for absent keys.
 """
 
 from dataclasses import replace
@@ -12,6 +12,7 @@ from compiler.errors import InputError
 from compiler.frontend.compared import with_stored
 from compiler.frontend.facts import Facts
 from compiler.frontend.family import Family
+from compiler.frontend.hybrid_rows import HYBRIDS
 from compiler.frontend.moe_rows import EXPERTS
 from compiler.frontend.python_file import call_function, python_place
 from compiler.frontend.quant import read_dtype, read_quantisation
@@ -38,7 +39,7 @@ _ACTIVATIONS = (
 )
 
 
-FAMILIES: Final[dict[str, Family]] = {**DENSE, **EXPERTS}
+FAMILIES: Final[dict[str, Family]] = {**DENSE, **EXPERTS, **HYBRIDS}
 _CLASSES: Final[dict[str, str]] = {name: family.config_class for name, family in FAMILIES.items()}
 
 
@@ -89,7 +90,7 @@ def read_spec(source: Source) -> ModelSpec:
     facts = Facts(source, model_type)
     facts.word("model_type", (model_type,), model_type)
     _check_architecture(facts, family)
-    layers = facts.integer("layers")
+    layers = family.count(facts)
     mtp_modules = facts.maybe_integer("mtp_modules", low=0) or 0
     parts = _parts(facts, family, layers)
     shell = family.read_shell(facts)

@@ -28,12 +28,14 @@ class Shell:
 Adjust = Callable[[Facts, Shell], Shell]
 
 
+def stated_layers(facts: Facts) -> int:
+    """As many layers as the config says."""
+    return facts.integer("layers")
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How a `model_type` is read. `config_class` is empty where transformers has no class of that type.
-
-    tied: whether embedding and head are one tensor when the config is silent. activation: which one when it is silent.
-    """
+    """How a `model_type` is read. `config_class` is empty where transformers has no class of that type."""
 
     architecture: str
     config_class: str
@@ -43,6 +45,7 @@ class Family:
     adjust: tuple[Adjust, ...] = ()
     tied: bool = False
     activation: str = "silu"
+    count: Callable[[Facts], int] = stated_layers
 
     def read_shell(self, facts: Facts) -> Shell:
         shell = self.shell

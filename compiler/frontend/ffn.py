@@ -8,6 +8,8 @@ from compiler.ir.graph import Op, Pattern, Routing
 #: An activation is counted as 8 operations (silu: negate, exponential, add, divide, multiply); its gate as 1 more.
 ACTIVATION_FLOPS = 8
 GATE_FLOPS = 1
+#: Sigmoid of a gate: negate, exponential, add, divide.
+SIGMOID_FLOPS = 4
 #: Top-k: comparisons and moves a score.
 TOPK_FLOPS = 4
 
@@ -17,8 +19,8 @@ def ffn_sizes(ffn: Ffn) -> dict[str, int]:
     sizes = {"ffn": ffn.width}
     if isinstance(ffn, MoE):
         sizes |= {"experts": ffn.experts, "slots": ffn.top_k}
-        if ffn.shared_width:
-            sizes["shared_ffn"] = ffn.shared_width
+        sizes |= {"shared_ffn": ffn.shared_width} if ffn.shared_width else {}
+        sizes |= {"moe_latent": ffn.latent} if ffn.latent else {}
     return sizes
 
 
@@ -49,12 +51,17 @@ def add_ffn(b: BlockBuilder, layer: Layer) -> None:
     b.pointwise("ffn.residual", (x, *mixed, out), "y", "tokens hidden", 1 + len(mixed))
 
 
-def _swiglu(b: BlockBuilder, name: str, width: str, source: str, ffn: Dense, module: str = "") -> None:
-    """Gate and up projections, activation, down projection; `name` is the prefix of ops and tensors."""
-    gates = ("gate", "up") if ffn.gated else ("gate",)
+def _swiglu(
+    b: BlockBuilder, name: str, width: str, source: str, ffn: Dense, modules: dict[str, str] | None = None
+) -> None:
+    """Gate and up projections, activation, down projection; `name` is the prefix of ops and tensors.
+
+    modules: of a part that has no role of its own in the names of the family, by the last word of the role.
+    """
+    gates = ("gate", "up") if ffn.gated else ("up",) if modules else ("gate",)
 
     def weight(part: str) -> Weight:
-        return Weight(f"{module}.{part}" if module else b.names.module(name + part), ffn.bias)
+        return Weight(modules[part] if modules else b.names.module(name + part), ffn.bias)
 
     for gate in gates:
         words = f"tokens {width} <- hidden"
@@ -67,8 +74,9 @@ def _swiglu(b: BlockBuilder, name: str, width: str, source: str, ffn: Dense, mod
 def _add_moe(b: BlockBuilder, moe: MoE, source: str) -> str:
     """The shared expert first (it does not wait for the routes), then the routed ones; returns the output tensor."""
     if moe.shared_width:
-        shared = b.names.layer + moe.names.shared
-        _swiglu(b, "ffn.shared_", "shared_ffn", source, Dense(moe.shared_width, bias=moe.shared_bias), shared)
+        parts = zip(("gate_proj", "up_proj", "down_proj"), moe.names.shared_parts, strict=True)
+        modules = {part: f"{b.names.layer}{moe.names.shared}.{name}" for part, name in parts}
+        _swiglu(b, "ffn.shared_", "shared_ffn", source, Dense(moe.shared_width, moe.gated, moe.shared_bias), modules)
     router = Weight(b.names.layer + moe.names.router, moe.router_bias, WeightKind.PLAIN)
     b.project("ffn.router", (source,), "ffn.router_out", "tokens experts <- hidden", router)
     added = (b.weight("w.ffn.topk", "experts", b.names.layer + moe.names.correction),) if moe.correction else ()
@@ -82,36 +90,62 @@ def _add_moe(b: BlockBuilder, moe: MoE, source: str) -> str:
         flops_per_point=TOPK_FLOPS,
     )
     b.emit(topk, "tokens slots")
-    _routed(b, moe, source)
+    rows = "moe_latent" if moe.latent else "hidden"
+    if moe.latent:
+        down = Weight(b.names.layer + moe.names.latent_down, moe.latent_bias)
+        b.project("ffn.latent_down", (source,), "ffn.latent", "tokens moe_latent <- hidden", down)
+    _routed(b, moe, "ffn.latent" if moe.latent else source, rows)
     combine = Op(
         "ffn.combine",
         Pattern.CONTRACT,
-        b.dims("tokens slots hidden"),
+        b.dims(f"tokens slots {rows}"),
         ("ffn.experts_out", "ffn.routes"),
-        ("ffn.out",),
+        ("ffn.combined" if moe.latent else "ffn.out",),
         reduced=("slots",),
         flops_per_point=2,
         linear=True,
     )
-    b.emit(combine, "tokens hidden")
+    b.emit(combine, f"tokens {rows}")
+    if moe.latent:
+        up = Weight(b.names.layer + moe.names.latent_up, moe.latent_bias)
+        b.project("ffn.latent_up", ("ffn.combined",), "ffn.out", "tokens hidden <- moe_latent", up)
     if not moe.shared_width:
         return "ffn.out"
-    both = ("ffn.out", "ffn.shared_out")
+    both = ("ffn.out", _scaled(b, moe, source) if moe.shared_gate else "ffn.shared_out")
     add = Op("ffn.add_shared", Pattern.MAP, b.dims("tokens hidden"), both, ("ffn.sum",), linear=True)
     b.emit(add, "tokens hidden")
     return "ffn.sum"
 
 
-def _routed(b: BlockBuilder, moe: MoE, source: str) -> None:
+def _scaled(b: BlockBuilder, moe: MoE, source: str) -> str:
+    """The output of the shared expert times the sigmoid of one number a token: linear, so partial sums pass through."""
+    gate = Weight(b.names.layer + moe.names.shared_gate, kind=WeightKind.PLAIN)
+    b.project("ffn.shared_scale_proj", (source,), "ffn.shared_score", "tokens <- hidden", gate)
+    b.pointwise("ffn.shared_scale_act", ("ffn.shared_score",), "ffn.shared_scale", "tokens", SIGMOID_FLOPS)
+    scale = Op(
+        "ffn.shared_scale",
+        Pattern.CONTRACT,
+        b.dims("tokens hidden"),
+        ("ffn.shared_out", "ffn.shared_scale"),
+        ("ffn.shared_scaled",),
+        linear=True,
+    )
+    b.emit(scale, "tokens hidden")
+    return "ffn.shared_scaled"
+
+
+def _routed(b: BlockBuilder, moe: MoE, source: str, rows: str) -> None:
     names, routing = moe.names, Routing(moe.experts, moe.top_k)
-    for gate, module in (("gate", names.gate), ("up", names.up)):
+    gates = {"gate": names.gate, "up": names.up} if moe.gated else {"up": names.up}
+    for gate, module in gates.items():
         weight = _expert(b.names.layer + module, moe, routing)
-        words = "tokens slots ffn <- hidden"
+        words = f"tokens slots ffn <- {rows}"
         b.project(f"ffn.experts_{gate}", (source, "ffn.routes"), f"ffn.experts_{gate}_out", words, weight)
-    gates = ("ffn.experts_gate_out", "ffn.experts_up_out")
-    b.pointwise("ffn.experts_act", gates, "ffn.experts_mid", "tokens slots ffn", ACTIVATION_FLOPS + GATE_FLOPS)
+    flops = ACTIVATION_FLOPS + (GATE_FLOPS if moe.gated else 0)
+    sources = tuple(f"ffn.experts_{gate}_out" for gate in gates)
+    b.pointwise("ffn.experts_act", sources, "ffn.experts_mid", "tokens slots ffn", flops)
     down = _expert(b.names.layer + names.down, moe, routing)
-    words = "tokens slots hidden <- ffn"
+    words = f"tokens slots {rows} <- ffn"
     b.project("ffn.experts_down", ("ffn.experts_mid", "ffn.routes"), "ffn.experts_out", words, down)
 
 

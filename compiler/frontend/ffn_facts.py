@@ -214,6 +214,12 @@ def _experts(facts: Facts) -> tuple[int, int]:
     return experts, top_k
 
 
+def routed(facts: Facts, usual: Scoring) -> tuple[int, int, Scoring]:
+    """(experts, those chosen a token, how they are chosen); `usual` where the config is silent."""
+    experts, top_k = _experts(facts)
+    return experts, top_k, _scoring(facts, usual, experts, top_k)
+
+
 def _scoring(facts: Facts, usual: Scoring, experts: int, top_k: int) -> Scoring:
     groups, chosen = _groups(facts)
     if experts % groups:

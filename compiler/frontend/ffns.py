@@ -54,6 +54,10 @@ class ExpertNames:
     up: str = "mlp.experts.{expert}.up_proj"
     down: str = "mlp.experts.{expert}.down_proj"
     shared: str = "mlp.shared_experts"
+    shared_gate: str = "mlp.shared_expert_gate"
+    shared_parts: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    latent_down: str = "mlp.fc1_latent_proj"
+    latent_up: str = "mlp.fc2_latent_proj"
     weight: str = ".weight"
     bias: str = ".bias"
     correction: str = "mlp.moe_statics.e_score_correction_bias"
@@ -64,6 +68,9 @@ class MoE:
     """Routed experts (`top_k` of `experts` a token) and, where `shared_width` is not 0, a shared one of that width.
 
     correction: a parameter an expert is added to the scores when experts are chosen.
+    gated: experts have gate and up projections, else an up projection only. shared_gate: the shared expert's output is
+    multiplied by a sigmoid of the token. latent: the routed experts work on a projection of that width, 0 for none;
+    latent_bias is that of the projections down to it and up again.
     """
 
     experts: int
@@ -73,12 +80,18 @@ class MoE:
     bias: bool = False
     router_bias: bool = False
     correction: bool = False
+    gated: bool = True
+    shared_gate: bool = False
+    latent: int = 0
+    latent_bias: bool = False
     shared_bias: bool = False
     scoring: Scoring = field(default_factory=Scoring)
     names: ExpertNames = field(default_factory=ExpertNames)
 
     def __post_init__(self) -> None:
-        positive("MoE", self.experts, self.top_k, self.width, self.shared_width + 1)
+        positive("MoE", self.experts, self.top_k, self.width, self.shared_width + 1, self.latent + 1)
+        if self.shared_gate and not self.shared_width:
+            raise ValueError("MoE: a gate of the shared expert, and no shared expert")
         if self.top_k > self.experts:
             raise ValueError(f"MoE: top-{self.top_k} of {self.experts} experts")
 
@@ -94,14 +107,12 @@ class MoE:
         return self._params(hidden, self.top_k)
 
     def _params(self, hidden: int, experts: int) -> int:
-        expert = 3 * hidden * self.width + (2 * self.width + hidden) * self.bias
+        rows, ups = self.latent or hidden, 2 if self.gated else 1
+        expert = (ups + 1) * rows * self.width + (ups * self.width + rows) * self.bias
         router = self.experts * (hidden + self.router_bias + self.correction)
-        return experts * expert + router + self._shared(hidden)
-
-    def _shared(self, hidden: int) -> int:
-        if not self.shared_width:
-            return 0
-        return 3 * hidden * self.shared_width + (2 * self.shared_width + hidden) * self.shared_bias
+        latent = self.latent * (2 * hidden + self.latent_bias) + hidden * self.latent_bias if self.latent else 0
+        shared = Dense(self.shared_width, self.gated, self.shared_bias).params(hidden) if self.shared_width else 0
+        return experts * expert + router + latent + shared + hidden * self.shared_gate
 
 
 Ffn = Dense | MoE

@@ -4,6 +4,7 @@ Several roles with one module share a tensor: the checkpoint fuses them, and the
 the published checkpoints, which for experts are not always those transformers loads them into.
 """
 
+from dataclasses import replace
 from typing import Final
 
 from compiler.frontend.ffns import ExpertNames
@@ -116,6 +117,28 @@ MIXTRAL_EXPERTS: Final = ExpertNames(
     up="block_sparse_moe.experts.{expert}.w3",
     down="block_sparse_moe.experts.{expert}.w2",
 )
+QWEN_EXPERTS: Final = ExpertNames(shared="mlp.shared_expert")
+KIMI_EXPERTS: Final = replace(MIXTRAL_EXPERTS, shared="block_sparse_moe.shared_experts")
+NEMOTRON_EXPERTS: Final = ExpertNames(
+    router="mixer.gate",
+    up="mixer.experts.{expert}.up_proj",
+    down="mixer.experts.{expert}.down_proj",
+    shared="mixer.shared_experts",
+    latent_down="mixer.fc1_latent_proj",
+    latent_up="mixer.fc2_latent_proj",
+)
+LFM_EXPERTS: Final = ExpertNames(
+    router="feed_forward.gate",
+    gate="feed_forward.experts.{expert}.w1",
+    up="feed_forward.experts.{expert}.w3",
+    down="feed_forward.experts.{expert}.w2",
+)
+JAMBA_EXPERTS: Final = ExpertNames(
+    router="feed_forward.router",
+    gate="feed_forward.experts.{expert}.gate_proj",
+    up="feed_forward.experts.{expert}.up_proj",
+    down="feed_forward.experts.{expert}.down_proj",
+)
 #: gpt_oss keeps all experts of a layer, and gate and up interleaved, in one tensor.
 GPT_OSS_EXPERTS: Final = ExpertNames(
     router="mlp.router",
@@ -125,11 +148,14 @@ GPT_OSS_EXPERTS: Final = ExpertNames(
     weight="",
     bias="_bias",
 )
+#: Granite keeps the experts of a layer in one tensor, and gate and up in one.
 GRANITE_EXPERTS: Final = ExpertNames(
     router="block_sparse_moe.router.layer",
     gate="block_sparse_moe.input_linear",
     up="block_sparse_moe.input_linear",
     down="block_sparse_moe.output_linear",
+    shared="shared_mlp",
+    shared_parts=("input_linear", "input_linear", "output_linear"),
 )
 DBRX_EXPERTS: Final = ExpertNames(
     router="ffn.router.layer",

@@ -5,8 +5,9 @@ from enum import StrEnum
 
 from compiler.frontend.facts import Facts
 from compiler.frontend.parts import RMS, Norm
-from compiler.frontend.patterns import Span, Spans, no_windows, per_layer
+from compiler.frontend.patterns import per_layer
 from compiler.frontend.read import describe
+from compiler.frontend.spans import Span, Spans, no_windows
 from compiler.frontend.spec import Attention, LatentAttention, Mixer, QkNorm
 
 
@@ -109,7 +110,7 @@ class Rotary:
 
     def _stated(self, facts: Facts, head_dim: int) -> int | None:
         """rotary_dim; when it is null, all; when it is absent, a share."""
-        rotated = facts.maybe_integer("rotary_dim")
+        rotated = facts.maybe_integer("rotary_dim", low=0)
         if rotated is None and self.share is not None:
             return replace(self, dim=False).read(facts, head_dim)
         if rotated is None:
@@ -117,7 +118,7 @@ class Rotary:
                 raise facts.missing("rotary_dim", "add rotary_dim: a number of elements, or null for all")
             return None
         if rotated > head_dim:
-            raise facts.error("rotary_dim", f"is {rotated}, more than the {head_dim} of a head", f"1 to {head_dim}")
+            raise facts.error("rotary_dim", f"is {rotated}, more than the {head_dim} of a head", f"0 to {head_dim}")
         return rotated
 
 
@@ -241,7 +242,14 @@ def _falcon_kv_heads(facts: Facts, heads: int) -> int:
 
 
 def latent(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
-    """Multi-head latent attention in all layers. The kv heads of the config mean nothing here."""
+    """Multi-head latent attention in all layers."""
+    mixer = latent_mixer(facts)
+    no_windows(facts, layers)
+    return (mixer,) * layers
+
+
+def latent_mixer(facts: Facts) -> LatentAttention:
+    """Multi-head latent attention. The kv heads of the config mean nothing here."""
     facts.ignore("kv_heads", "latent attention caches one row a token for all heads")
     facts.ignore("head_dim", "latent attention has qk_nope_head_dim, qk_rope_head_dim and v_head_dim")
     facts.ignore("qk_dim", "it is qk_nope_head_dim + qk_rope_head_dim")
@@ -260,8 +268,7 @@ def latent(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
         bias=facts.flag("attention_bias", False),
     )
     Rotary().read(facts, mixer.rope)
-    no_windows(facts, layers)
-    return (mixer,) * layers
+    return mixer
 
 
 # --- a description of each block (Deci, nemotron-nas)

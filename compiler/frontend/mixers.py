@@ -7,7 +7,9 @@ Sizes are whole-model element counts. Every mixer has `label`, `params(hidden)`,
 from dataclasses import dataclass
 from enum import StrEnum
 
+from compiler.frontend.linear import LinearMixer
 from compiler.frontend.parts import RMS, Norm, positive
+from compiler.frontend.sparse import SparseIndexer
 
 
 class QkNorm(StrEnum):
@@ -83,7 +85,8 @@ class Attention:
 class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2 report, section 2.1): one compressed cache row a token for all heads.
 
-    `bias` is that of the down projections (query, key-value) and of the output projection.
+    `bias` is that of the down projections (query, key-value) and of the output projection. An indexer selects the rows
+    that a token reads; it needs the query's latent. rotary: the shared part of the key is rotated (not in Kimi Linear).
     """
 
     heads: int
@@ -93,14 +96,18 @@ class LatentAttention:
     rope: int
     v_dim: int
     bias: bool = False
+    indexer: SparseIndexer | None = None
+    rotary: bool = True
 
     def __post_init__(self) -> None:
+        if self.indexer and self.q_lora is None:
+            raise ValueError("latent attention: an indexer, and no latent of the query for it")
         ranks = (self.kv_lora, 1 if self.q_lora is None else self.q_lora)
         positive("latent attention", self.heads, self.nope, self.rope, self.v_dim, *ranks)
 
     @property
     def label(self) -> str:
-        return "mla"
+        return "dsa" if self.indexer else "mla"
 
     @property
     def qk_dim(self) -> int:
@@ -108,8 +115,8 @@ class LatentAttention:
 
     @property
     def kv_elements_per_token(self) -> int:
-        """Cache elements a token of one layer: the latent and the shared rotary key."""
-        return self.kv_lora + self.rope
+        """Cache elements a token of one layer: the latent, the shared rotary key, the indexer's key."""
+        return self.kv_lora + self.rope + (self.indexer.dim if self.indexer else 0)
 
     def cached_tokens(self, context: int) -> int:
         """Tokens of a sequence of `context` that the cache of one layer holds: all."""
@@ -121,7 +128,8 @@ class LatentAttention:
         kv_a = self.kv_lora + self.rope
         down = hidden * kv_a + self.kv_lora + kv_a * self.bias
         up = self.kv_lora * self.heads * (self.nope + self.v_dim)
-        return query + down + up + self.heads * self.v_dim * hidden + hidden * self.bias
+        index = self.indexer.params(hidden, self.q_lora) if self.indexer and self.q_lora else 0
+        return query + down + up + index + self.heads * self.v_dim * hidden + hidden * self.bias
 
 
-Mixer = Attention | LatentAttention
+Mixer = Attention | LatentAttention | LinearMixer

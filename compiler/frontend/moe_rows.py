@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from compiler.frontend import ffn_facts, layouts, mixer_facts, patterns
+from compiler.frontend import ffn_facts, layouts, mixer_facts, spans
 from compiler.frontend.family import Family, Shell, bias_everywhere, clipped, head_bias, scaled
 from compiler.frontend.ffn_facts import Routed
 from compiler.frontend.mixer_facts import NEEDED, QKV_STATED, STATED, Bias, Dim, Heads, Kv, QkRule, Rotary
@@ -16,7 +16,7 @@ _LLAMA4: Final = Family(
     "Llama4ForCausalLM",
     "Llama4TextConfig",
     Heads(
-        patterns.chunked,
+        spans.chunked,
         dim=Dim.NEEDED,
         bias=(STATED,),
         qk_norm=QkRule(QkNorm.HEAD, Norm(scale=False), default=True, rotated_only=True),
@@ -29,13 +29,13 @@ EXPERTS: Final[dict[str, Family]] = {
     "mixtral": Family(
         "MixtralForCausalLM",
         "MixtralConfig",
-        Heads(patterns.optional_window),
+        Heads(spans.optional_window),
         Routed(layouts.MIXTRAL_EXPERTS),
     ),
     "qwen3_moe": Family(
         "Qwen3MoeForCausalLM",
         "Qwen3MoeConfig",
-        Heads(patterns.gated_same_window, dim=Dim.NEEDED, bias=(STATED,), qk_norm=_HEAD_RMS),
+        Heads(spans.gated_same_window, dim=Dim.NEEDED, bias=(STATED,), qk_norm=_HEAD_RMS),
         ffn_facts.qwen3_moe,
     ),
     "deepseek_v2": Family("DeepseekV2ForCausalLM", "DeepseekV2Config", mixer_facts.latent, ffn_facts.deepseek_v2),
@@ -44,13 +44,13 @@ EXPERTS: Final[dict[str, Family]] = {
     "gpt_oss": Family(
         "GptOssForCausalLM",
         "GptOssConfig",
-        Heads(patterns.typed_windows, dim=Dim.NEEDED, bias=(NEEDED,), sinks=True),
+        Heads(spans.typed_windows, dim=Dim.NEEDED, bias=(NEEDED,), sinks=True),
         ffn_facts.gpt_oss,
     ),
     "phimoe": Family(
         "PhimoeForCausalLM",
         "PhimoeConfig",
-        Heads(patterns.optional_window, bias=(STATED,)),
+        Heads(spans.optional_window, bias=(STATED,)),
         Routed(layouts.MIXTRAL_EXPERTS, scoring=Scoring("softmax", normalise=False), limit=2),
         Shell(LAYER_NORM),
         (head_bias,),
@@ -58,21 +58,21 @@ EXPERTS: Final[dict[str, Family]] = {
     "olmoe": Family(
         "OlmoeForCausalLM",
         "OlmoeConfig",
-        Heads(patterns.no_windows, kv=Kv.RULE, bias=(STATED,), qk_norm=QkRule(QkNorm.FULL)),
+        Heads(spans.no_windows, kv=Kv.RULE, bias=(STATED,), qk_norm=QkRule(QkNorm.FULL)),
         ffn_facts.olmoe,
         adjust=(clipped,),
     ),
     "granitemoe": Family(
         "GraniteMoeForCausalLM",
         "GraniteMoeConfig",
-        Heads(patterns.no_windows, kv=Kv.RULE, bias=(STATED,)),
+        Heads(spans.no_windows, kv=Kv.RULE, bias=(STATED,)),
         Routed(layouts.GRANITE_EXPERTS),
         adjust=(scaled,),
     ),
     "dbrx": Family(
         "DbrxForCausalLM",
         "DbrxConfig",
-        Heads(patterns.no_windows, dim=Dim.QUOTIENT),
+        Heads(spans.no_windows, dim=Dim.QUOTIENT),
         Routed(layouts.DBRX_EXPERTS, width="expert_width"),
         Shell(Norm(NormKind.LAYER), names=layouts.DBRX),
         (clipped,),
@@ -83,7 +83,7 @@ EXPERTS: Final[dict[str, Family]] = {
         "Glm4MoeForCausalLM",
         "Glm4MoeConfig",
         Heads(
-            patterns.no_windows,
+            spans.no_windows,
             bias=(QKV_STATED,),
             qk_norm=QkRule(QkNorm.HEAD, default=False),
             rotary=Rotary(0.5),
@@ -93,13 +93,13 @@ EXPERTS: Final[dict[str, Family]] = {
     "minimax_m2": Family(
         "MiniMaxM2ForCausalLM",
         "MiniMaxM2Config",
-        Heads(patterns.no_windows, dim=Dim.NEEDED, qk_norm=QkRule(QkNorm.FULL), rotary=Rotary(1.0, dim=True)),
+        Heads(spans.no_windows, dim=Dim.NEEDED, qk_norm=QkRule(QkNorm.FULL), rotary=Rotary(1.0, dim=True)),
         Routed(layouts.MIXTRAL_EXPERTS, scoring=Scoring("sigmoid")),
     ),
     "ernie4_5_moe": Family(
         "Ernie4_5_MoeForCausalLM",
         "Ernie4_5_MoeConfig",
-        Heads(patterns.no_windows, bias=(Bias("qkvo", "use_bias"),)),
+        Heads(spans.no_windows, bias=(Bias("qkvo", "use_bias"),)),
         ffn_facts.ernie_moe,
         adjust=(bias_everywhere,),
         tied=True,
@@ -107,7 +107,7 @@ EXPERTS: Final[dict[str, Family]] = {
     "hunyuan_v1_moe": Family(
         "HunYuanMoEV1ForCausalLM",
         "HunYuanMoEV1Config",
-        Heads(patterns.no_windows, kv=Kv.RULE, dim=Dim.NEEDED, bias=(STATED,), qk_norm=_HEAD_RMS),
+        Heads(spans.no_windows, kv=Kv.RULE, dim=Dim.NEEDED, bias=(STATED,), qk_norm=_HEAD_RMS),
         Routed(layouts.HUNYUAN_EXPERTS, shared=True),
         Shell(names=layouts.HUNYUAN),
     ),

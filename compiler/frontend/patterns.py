@@ -1,42 +1,62 @@
 """Layer patterns: which layer has what. The only place where a pattern in a config becomes one value a layer.
 
-Patterns are word lists (`layer_types`), lists of 0 and 1 (`no_rope_layers`), lists of indices (`mlp_only_layers`) and
-numbers (`moe_layer_freq`: every n-th). A list whose length is not the layer count is an InputError, unless the further
-entries are those of the MTP modules.
+A config says it as a list of words (`layer_types`), a string of letters, a list of 0 and 1, an interval or a period and
+its offset, or indices. A list whose length is not the layer count is an InputError, unless the further entries are
+those of the MTP modules. `resolve` reads all that a family's code reads: several must agree, and none at all is an
+error, never "all alike".
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Final
 
+from compiler.frontend.alias import spellings
 from compiler.frontend.facts import Facts
 from compiler.frontend.read import describe
 
-FULL, SLIDING, CHUNKED = "full_attention", "sliding_attention", "chunked_attention"
-#: Names of layer types: today's, and the older name transformers still accepts.
-_LAYER_TYPES: Final[dict[str, str]] = {FULL: FULL, "attention": FULL, SLIDING: SLIDING, CHUNKED: CHUNKED}
+
+class Part(StrEnum):
+    """What a layer is, or its mixer, by the word transformers has for it."""
+
+    FULL = "full_attention"
+    SLIDING = "sliding_attention"
+    CHUNKED = "chunked_attention"
+    LINEAR = "linear_attention"
+    INDEXED = "indexed_attention"
+    CONV = "conv"
+    MLP = "mlp"
+    MOE = "moe"
+
+
+#: Words for a layer: today's, and older ones that transformers still accepts.
+WORDS: Final[dict[str, Part]] = {
+    **{str(part): part for part in Part},
+    "attention": Part.FULL,
+    "mamba": Part.LINEAR,
+    "short_conv": Part.CONV,
+}
+#: Letters of `hybrid_override_pattern` (Megatron-LM, hybrid models).
+LETTERS: Final[dict[str, Part]] = {"M": Part.LINEAR, "*": Part.FULL, "-": Part.MLP, "E": Part.MOE}
+
+Pattern = tuple[Part, ...]
 
 
 # --- lists and numbers
 
 
-def words(facts: Facts, layers: int, known: tuple[str, ...] = (FULL, SLIDING)) -> tuple[str, ...] | None:
-    """The type of each layer by `layer_types`, None when absent; each must be `known`."""
-    items = per_layer(facts, "layer_types", layers)
-    if items is None:
-        return None
-    for index, item in enumerate(items):
-        if not isinstance(item, str) or _LAYER_TYPES.get(item) not in known:
-            what = f"is {describe(item)}, which {facts.family} as described here has not got"
-            raise facts.error("layer_types", what, " or ".join(known), f"[{index}]")
-    return tuple(_LAYER_TYPES[str(item)] for item in items)
+def words(facts: Facts, fact: str, layers: int, allowed: tuple[Part, ...]) -> Pattern | None:
+    """A list with a word a layer under `fact`, None when absent; each must be `allowed`."""
+    items = per_layer(facts, fact, layers)
+    return None if items is None else _parts(facts, fact, items, WORDS, allowed)
 
 
 def per_layer(facts: Facts, fact: str, layers: int) -> list[object] | None:
     """A list with one entry a layer, None when absent. Entries beyond the layers must be those of the MTP modules."""
     items = facts.items(fact)
-    if items is None:
-        return None
+    return None if items is None else _cut(facts, fact, items, layers)
+
+
+def _cut(facts: Facts, fact: str, items: list[object], layers: int) -> list[object]:
     extra = facts.maybe_integer("mtp_modules", low=0) or 0
     if len(items) not in (layers, layers + extra):
         mtp = f" (or {layers + extra} with the MTP modules)" if extra else ""
@@ -44,26 +64,38 @@ def per_layer(facts: Facts, fact: str, layers: int) -> list[object] | None:
     return items[:layers]
 
 
+def _parts(
+    facts: Facts, fact: str, items: list[object], table: Mapping[str, Part], allowed: tuple[Part, ...]
+) -> Pattern:
+    for index, item in enumerate(items):
+        if not isinstance(item, str) or table.get(item) not in allowed:
+            what = f"is {describe(item)}, which {facts.family} as described here has not got"
+            right = " or ".join(word for word, part in table.items() if part in allowed)
+            raise facts.error(fact, what, right, f"[{index}]")
+    return tuple(table[str(item)] for item in items)
+
+
 def bits(facts: Facts, fact: str, layers: int, right: str = "one 0 or 1 a layer") -> tuple[bool, ...] | None:
     """A list of 0 and 1, one a layer; None when absent or empty."""
     if not facts.items(fact):
         return None
     items = per_layer(facts, fact, layers) or []
-    bad = next((item for item in items if type(item) is not int or item not in (0, 1)), None)
+    bad = next((n for n, item in enumerate(items) if type(item) is not int or item not in (0, 1)), None)
     if bad is not None:
-        raise facts.error(fact, f"has the entry {describe(bad)}", right)
+        raise facts.error(fact, f"has the entry {describe(items[bad])}", right, f"[{bad}]")
     return tuple(item == 1 for item in items)
 
 
 def indices(facts: Facts, fact: str, layers: int) -> frozenset[int] | None:
-    """A list of layer indices, None when absent."""
+    """A list of layer indices, counted from 0, each once; None when absent."""
     items = facts.items(fact)
     if items is None:
         return None
-    chosen = [item for item in items if type(item) is int and 0 <= item < layers]
+    chosen = frozenset(item for item in items if type(item) is int and 0 <= item < layers)
     if len(chosen) != len(items):
-        raise facts.error(fact, f"is {items!r:.60}", f"layer indices from 0 to {layers - 1}")
-    return frozenset(chosen)
+        what = f"is {describe(items)} of {len(items)} entries"
+        raise facts.error(fact, what, f"layer indices from 0 to {layers - 1}, each once")
+    return chosen
 
 
 def frequency(facts: Facts, fact: str, layers: int) -> tuple[bool, ...]:
@@ -92,165 +124,88 @@ def last_of(facts: Facts, fact: str, layers: int, default: int | None = None) ->
     return tuple((index + 1) % every == 0 for index in range(layers))
 
 
-# --- spans: what the attention of each layer sees
+def every_nth(facts: Facts, layers: int, every: str, offset: str) -> tuple[bool, ...] | None:
+    """Whether each layer leaves the rest `offset` when divided by `every`; None when neither is there."""
+    size, rest = facts.maybe_integer(every), facts.maybe_integer(offset, low=0)
+    if size is None and rest is None:
+        return None
+    if size is None or rest is None:
+        raise facts.missing(every if size is None else offset)
+    if rest >= size:
+        raise facts.error(offset, f"is {rest}, with a period of {size}", f"0 to {size - 1}")
+    return tuple(index % size == rest for index in range(layers))
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """The tokens an attention sees (a window of the last ones, a chunk, or all), and whether heads are rotated."""
+# --- the part that each layer is, which several facts may say
 
-    window: int | None = None
-    chunk: int | None = None
-    rotated: bool = True
+#: A pattern of the parts a family has, None when the config has not got this one.
+Source = Callable[[Facts, int, tuple[Part, ...]], Pattern | None]
 
 
-Spans = Callable[[Facts, int], tuple[Span, ...]]
+def resolve(
+    facts: Facts, layers: int, allowed: tuple[Part, ...], sources: dict[str, Source], silent: Part | None = None
+) -> Pattern:
+    """The kind of each layer, one of `allowed`. `sources`: the facts that may say it, and how each is read.
 
-
-def no_windows(facts: Facts, layers: int) -> tuple[Span, ...]:
-    """All layers see all tokens. A layer_types list may say so, and nothing else."""
-    return _uniform(facts, layers, None)
-
-
-def same_window(facts: Facts, layers: int) -> tuple[Span, ...]:
-    """All layers have the window `sliding_window` (null: none). Absent is not null: the key is needed (mistral)."""
-    return _uniform(facts, layers, _stated(facts, "window", "sliding_window", "no window"))
-
-
-def optional_window(facts: Facts, layers: int) -> tuple[Span, ...]:
-    """All layers have the window `sliding_window`; none when absent (mixtral)."""
-    window = facts.maybe_integer("window")
-    if window is None:
-        facts.assume("window", None, f"{facts.family} has no window when the key is absent")
-    return _uniform(facts, layers, window)
-
-
-def gated_same_window(facts: Facts, layers: int) -> tuple[Span, ...]:
-    """All layers have the window when `use_sliding_window` is true (qwen3_moe)."""
-    facts.ignore("window_layers", f"{facts.family} gives all layers the same window")
-    return _uniform(facts, layers, _gated(facts))
-
-
-def gated_windows(facts: Facts, layers: int) -> tuple[Span, ...]:
-    """Windows by `layer_types`, else from layer `max_window_layers` on, when `use_sliding_window` is true (qwen)."""
-    window = _gated(facts)
-    types = words(facts, layers)
-    if window is None:
-        facts.ignore("window_layers", "there is no window")
-        return _uniform(facts, layers, None)
-    if types is None:
-        first = facts.integer("window_layers", low=0)
-        return tuple(Span(window if index >= first else None) for index in range(layers))
-    facts.ignore("window_layers", "layer_types says it")
-    return _sliding(types, window)
-
-
-def typed_windows(facts: Facts, layers: int) -> tuple[Span, ...]:
-    """Windows by `layer_types`, which is needed (gpt_oss)."""
-    types = words(facts, layers)
-    if types is None:
-        raise facts.missing("layer_types")
-    return _sliding(types, _needed_window(facts, types))
-
-
-@dataclass(frozen=True, slots=True)
-class Alternating:
-    """Windows by `layer_types`, else in all but the last layer of every `sliding_window_pattern`.
-
-    every: the pattern when that key is absent too. full_rotated: whether layers without a window are rotated.
-    null_window: a null window means that no layer has one, and all are rotated (exaone4).
+    silent: what all layers are in class defaults that say nothing; a config that says nothing is refused.
     """
-
-    every: int
-    full_rotated: bool = True
-    null_window: bool = False
-
-    def __call__(self, facts: Facts, layers: int) -> tuple[Span, ...]:
-        if self.null_window and _stated(facts, "window", "sliding_window", "no window") is None:
-            facts.ignore("window_pattern", "there is no window")
-            facts.ignore("layer_types", "there is no window")
-            return (Span(),) * layers
-        types = words(facts, layers)
-        if types is None:
-            full = last_of(facts, "window_pattern", layers, self.every)
-            types = tuple(FULL if last else SLIDING for last in full)
-        else:
-            facts.ignore("window_pattern", "layer_types says it")
-        window = _needed_window(facts, types)
-        return tuple(Span(window) if kind == SLIDING else Span(rotated=self.full_rotated) for kind in types)
+    found = {fact: made for fact, read in sources.items() if (made := read(facts, layers, allowed)) is not None}
+    if not found and silent is not None and facts.source.defaults:
+        facts.assume(next(iter(sources)), None, f"all layers are {silent}: the class has no other default")
+        return (silent,) * layers
+    if not found:
+        keys = ", ".join(key for fact in sources for key in spellings(fact))
+        raise facts.missing(next(iter(sources)), f"the kind of each layer, as the publisher's config has it: {keys}")
+    first, pattern = next(iter(found.items()))
+    for fact, other in found.items():
+        if other != pattern:
+            index = next(n for n, (a, b) in enumerate(zip(pattern, other, strict=True)) if a != b)
+            what = f"makes layer {index} {other[index]}, and {first} makes it {pattern[index]}"
+            raise facts.error(fact, what, "one pattern: both say which layer is which")
+    return pattern
 
 
-def chunked(facts: Facts, layers: int) -> tuple[Span, ...]:
-    """Chunks of `attention_chunk_size` (null: none) by `layer_types`, else in the rotated layers (llama4)."""
-    rotated = _rotations(facts, layers)
-    chunk = _stated(facts, "chunk", "attention_chunk_size", "no chunks")
-    types = words(facts, layers, (FULL, CHUNKED))
-    if types is None:
-        types = tuple(CHUNKED if chunk and there else FULL for there in rotated)
-    if chunk is None and CHUNKED in types:
-        raise facts.missing("chunk")
-    return tuple(
-        Span(chunk=chunk if kind == CHUNKED else None, rotated=there)
-        for kind, there in zip(types, rotated, strict=True)
-    )
+def listed(fact: str) -> Source:
+    """A list with a word a layer, under `fact`."""
+    return lambda facts, layers, allowed: words(facts, fact, layers, allowed)
 
 
-def some_rotated(facts: Facts, layers: int) -> tuple[Span, ...]:
-    """Rotation by `no_rope_layers`; with `use_sliding_window`, a window where `layer_types` says so (smollm3)."""
-    rotated = _rotations(facts, layers)
-    window = _gated(facts)
-    types = words(facts, layers)
-    if types is None:
-        types = tuple(SLIDING if window and not there else FULL for there in rotated)
-    if window is None and SLIDING in types:
-        what = f"has {SLIDING} layers, and use_sliding_window is false"
-        raise facts.error("layer_types", what, "use_sliding_window true, or full_attention")
-    return tuple(
-        Span(window if kind == SLIDING else None, rotated=there) for kind, there in zip(types, rotated, strict=True)
-    )
+def letters(facts: Facts, layers: int, allowed: tuple[Part, ...]) -> Pattern | None:
+    """hybrid_override_pattern: a letter a layer, M Mamba, * attention, - MLP, E experts."""
+    found = facts.find("letters")
+    if found is None:
+        return None
+    if not isinstance(found.value, str):
+        raise facts.error("letters", f"is {describe(found.value)}, not a string", f"of {' '.join(LETTERS)}")
+    facts.record("letters", found)
+    return _parts(facts, "letters", _cut(facts, "letters", list(found.value), layers), LETTERS, allowed)
 
 
-def _rotations(facts: Facts, layers: int) -> tuple[bool, ...]:
-    """1 in `no_rope_layers` is rotated; without the list the last of every `no_rope_layer_interval` (4) is not."""
-    stated = bits(facts, "no_rope_layers", layers)
-    if stated is not None:
-        facts.ignore("no_rope_interval", "no_rope_layers says it")
-        return stated
-    return tuple(not last for last in last_of(facts, "no_rope_interval", layers, 4))
+def zero_one(facts: Facts, layers: int, allowed: tuple[Part, ...]) -> Pattern | None:
+    """attn_type_list: 1 for full attention, 0 for linear attention."""
+    return _either(bits(facts, "attention_flags", layers))
 
 
-def _sliding(types: tuple[str, ...], window: int | None) -> tuple[Span, ...]:
-    return tuple(Span(window if kind == SLIDING else None) for kind in types)
+def interval(facts: Facts, layers: int, allowed: tuple[Part, ...]) -> Pattern | None:
+    """full_attention_interval: every so many layers, the last of them is full attention (Qwen3-Next)."""
+    return _either(last_of(facts, "full_interval", layers)) if facts.maybe_integer("full_interval") else None
 
 
-def _needed_window(facts: Facts, types: tuple[str, ...]) -> int | None:
-    window = facts.maybe_integer("window")
-    if window is None and SLIDING in types:
-        raise facts.missing("window")
-    return window
+def period(facts: Facts, layers: int, allowed: tuple[Part, ...]) -> Pattern | None:
+    """attn_layer_period and _offset: layer i has attention when i leaves the offset as its rest (Jamba)."""
+    return _either(every_nth(facts, layers, "attention_period", "attention_offset"))
 
 
-def _stated(facts: Facts, fact: str, key: str, none: str) -> int | None:
-    """A number of tokens, or null; absent is not null: the key is needed."""
-    tokens = facts.maybe_integer(fact)
-    if tokens is None and not facts.states(fact):
-        raise facts.missing(fact, f"add {key}: a number of tokens, or null for none")
-    if tokens is None:
-        facts.assume(fact, None, f"null: {none}")
-    return tokens
+def named(other: Part) -> Source:
+    """attn_layer_indices, full_attn_idxs: the layers with attention; the others are `other`."""
+
+    def read(facts: Facts, layers: int, allowed: tuple[Part, ...]) -> Pattern | None:
+        chosen = indices(facts, "attention_layers", layers)
+        return None if chosen is None else _either(tuple(index in chosen for index in range(layers)), other)
+
+    return read
 
 
-def _gated(facts: Facts) -> int | None:
-    if facts.flag("use_window", False):
-        return facts.integer("window")
-    facts.ignore("window", "use_sliding_window is false")
-    return None
-
-
-def _uniform(facts: Facts, layers: int, window: int | None) -> tuple[Span, ...]:
-    types = words(facts, layers)
-    expected = FULL if window is None else SLIDING
-    if types is not None and set(types) != {expected}:
-        what = f"has layers that are not {expected}, which {facts.family} as described here gives all its layers"
-        raise facts.error("layer_types", what, f"{expected} for all layers, or a model_type that mixes them")
-    return (Span(window),) * layers
+def _either(full: tuple[bool, ...] | None, other: Part = Part.LINEAR) -> Pattern | None:
+    """Full attention where `full` says so, else `other`."""
+    return None if full is None else tuple(Part.FULL if one else other for one in full)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from compiler.frontend import ffn_facts, layouts, mixer_facts, patterns
+from compiler.frontend import ffn_facts, layouts, mixer_facts, spans
 from compiler.frontend.family import (
     Family,
     Parallel,
@@ -18,16 +18,16 @@ from compiler.frontend.family import (
 from compiler.frontend.ffn_facts import Plain
 from compiler.frontend.mixer_facts import QKV_FIXED, QKV_STATED, STATED, Bias, Dim, Heads, Kv, QkRule, Rotary
 from compiler.frontend.parts import LAYER_NORM, Norm, NormKind
-from compiler.frontend.patterns import Alternating
+from compiler.frontend.spans import Alternating
 from compiler.frontend.spec import QkNorm, Wiring
 
 _SCALED_LAYER_NORM: Final = Norm(NormKind.LAYER)  # no bias
 _HEAD_RMS: Final = QkRule(QkNorm.HEAD)
 
-_LLAMA_HEADS: Final = Heads(patterns.no_windows, kv=Kv.RULE, bias=(STATED,))
-_GPT_HEADS: Final = Heads(patterns.no_windows, kv=Kv.ALL, dim=Dim.QUOTIENT)
-_GEMMA_HEADS: Final = Heads(patterns.no_windows, dim=Dim.NEEDED, bias=(STATED,))
-_GLM_HEADS: Final = Heads(patterns.no_windows, dim=Dim.NEEDED, bias=(QKV_STATED,), rotary=Rotary(0.5))
+_LLAMA_HEADS: Final = Heads(spans.no_windows, kv=Kv.RULE, bias=(STATED,))
+_GPT_HEADS: Final = Heads(spans.no_windows, kv=Kv.ALL, dim=Dim.QUOTIENT)
+_GEMMA_HEADS: Final = Heads(spans.no_windows, dim=Dim.NEEDED, bias=(STATED,))
+_GLM_HEADS: Final = Heads(spans.no_windows, dim=Dim.NEEDED, bias=(QKV_STATED,), rotary=Rotary(0.5))
 _SANDWICH: Final = Shell(post_norm=True, names=layouts.GEMMA2)
 #: Norms after the parts only.
 _AFTER: Final = Shell(pre_norm=False, post_norm=True)
@@ -84,7 +84,7 @@ _GPT: Final[dict[str, Family]] = {
         "PhiForCausalLM",
         "PhiConfig",
         Heads(
-            patterns.no_windows,
+            spans.no_windows,
             kv=Kv.RULE,
             bias=(Bias("qkvo"),),
             qk_norm=QkRule(QkNorm.HEAD, LAYER_NORM, default=False),
@@ -97,7 +97,7 @@ _GPT: Final[dict[str, Family]] = {
     "starcoder2": Family(
         "Starcoder2ForCausalLM",
         "Starcoder2Config",
-        Heads(patterns.optional_window, bias=(Bias("qkvo", "use_bias", True),)),
+        Heads(spans.optional_window, bias=(Bias("qkvo", "use_bias", True),)),
         Plain(gated=False, bias="use_bias", default=True),
         Shell(LAYER_NORM, names=layouts.STARCODER2),
         tied=True,
@@ -107,7 +107,7 @@ _GPT: Final[dict[str, Family]] = {
         "StableLmForCausalLM",
         "StableLmConfig",
         Heads(
-            patterns.no_windows,
+            spans.no_windows,
             dim=Dim.QUOTIENT,
             bias=(Bias("qkv", "qkv_bias"),),
             qk_norm=QkRule(QkNorm.HEAD, Norm(NormKind.LAYER, per_head=True), default=False),
@@ -121,18 +121,18 @@ _GPT: Final[dict[str, Family]] = {
 
 _LLAMA: Final[dict[str, Family]] = {
     "llama": Family("LlamaForCausalLM", "LlamaConfig", _LLAMA_HEADS, Plain(bias="mlp_bias")),
-    "mistral": Family("MistralForCausalLM", "MistralConfig", Heads(patterns.same_window), Plain()),
-    "qwen2": Family("Qwen2ForCausalLM", "Qwen2Config", Heads(patterns.gated_windows, bias=(QKV_FIXED,)), Plain()),
+    "mistral": Family("MistralForCausalLM", "MistralConfig", Heads(spans.same_window), Plain()),
+    "qwen2": Family("Qwen2ForCausalLM", "Qwen2Config", Heads(spans.gated_windows, bias=(QKV_FIXED,)), Plain()),
     "qwen3": Family(
         "Qwen3ForCausalLM",
         "Qwen3Config",
-        Heads(patterns.gated_windows, dim=Dim.NEEDED, bias=(STATED,), qk_norm=_HEAD_RMS),
+        Heads(spans.gated_windows, dim=Dim.NEEDED, bias=(STATED,), qk_norm=_HEAD_RMS),
         Plain(),
     ),
     "phi3": Family(
         "Phi3ForCausalLM",
         "Phi3Config",
-        Heads(patterns.optional_window, kv=Kv.RULE, rotary=Rotary(1.0)),
+        Heads(spans.optional_window, kv=Kv.RULE, rotary=Rotary(1.0)),
         Plain(),
         Shell(names=layouts.PHI3),
     ),
@@ -141,7 +141,7 @@ _LLAMA: Final[dict[str, Family]] = {
         "SeedOssForCausalLM",
         "SeedOssConfig",
         Heads(
-            patterns.no_windows,
+            spans.no_windows,
             dim=Dim.NEEDED,
             bias=(Bias("qkv", "attention_bias", True), Bias("o", "attention_out_bias")),
         ),
@@ -150,21 +150,21 @@ _LLAMA: Final[dict[str, Family]] = {
     "smollm3": Family(
         "SmolLM3ForCausalLM",
         "SmolLM3Config",
-        Heads(patterns.some_rotated, bias=(STATED,)),
+        Heads(spans.some_rotated, bias=(STATED,)),
         Plain(bias="mlp_bias"),
         tied=True,
     ),
     "ernie4_5": Family(
         "Ernie4_5ForCausalLM",
         "Ernie4_5Config",
-        Heads(patterns.no_windows, dim=Dim.NEEDED, bias=(Bias("qkvo", "use_bias"),)),
+        Heads(spans.no_windows, dim=Dim.NEEDED, bias=(Bias("qkvo", "use_bias"),)),
         Plain(bias="use_bias"),
         tied=True,
     ),
     "hunyuan_v1_dense": Family(
         "HunYuanDenseV1ForCausalLM",
         "HunYuanDenseV1Config",
-        Heads(patterns.no_windows, kv=Kv.RULE, dim=Dim.NEEDED, bias=(STATED,), qk_norm=_HEAD_RMS),
+        Heads(spans.no_windows, kv=Kv.RULE, dim=Dim.NEEDED, bias=(STATED,), qk_norm=_HEAD_RMS),
         Plain(),
         Shell(names=layouts.HUNYUAN),
     ),

@@ -11,10 +11,21 @@ from functools import cached_property
 from typing import Any
 
 from compiler.frontend.ffns import Dense, ExpertNames, Ffn, MoE, Scoring
+from compiler.frontend.linear import (
+    GatedDeltaNet,
+    KimiDelta,
+    LightningAttention,
+    LinearMixer,
+    Mamba2,
+    MambaOne,
+    Recurrent,
+    ShortConv,
+)
 from compiler.frontend.mixers import Attention, LatentAttention, Mixer, QkNorm
 from compiler.frontend.names import Names
 from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, positive
 from compiler.frontend.quantisation import Quantisation, Rule, WeightKind
+from compiler.frontend.sparse import SparseIndexer
 from compiler.frontend.weights import Stored
 from compiler.ir.dtype import DType
 
@@ -26,8 +37,14 @@ __all__ = [
     "ExpertNames",
     "Fact",
     "Ffn",
+    "GatedDeltaNet",
+    "KimiDelta",
     "LatentAttention",
     "Layer",
+    "LightningAttention",
+    "LinearMixer",
+    "Mamba2",
+    "MambaOne",
     "Mixer",
     "MoE",
     "ModelSpec",
@@ -36,8 +53,11 @@ __all__ = [
     "NormKind",
     "QkNorm",
     "Quantisation",
+    "Recurrent",
     "Rule",
     "Scoring",
+    "ShortConv",
+    "SparseIndexer",
     "Status",
     "WeightKind",
     "Wiring",
@@ -162,6 +182,11 @@ class ModelSpec:
     def kv_bytes_per_token(self) -> int:
         """Bytes of bf16 cache a token, all layers counted (also those that keep a window only)."""
         return CACHE_ELEMENT_NBYTES * sum(self.kv_elements_per_token_per_layer)
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of recurrent state a sequence, all layers, however long it is."""
+        return sum(layer.mixer.state_nbytes for layer in self.layers if isinstance(layer.mixer, Recurrent))
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:

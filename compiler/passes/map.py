@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from compiler.diagnostic import Code, Diagnostic, quantity
 from compiler.ir.actions import ALL, Class
-from compiler.ir.graph import Block, Op, Pattern, is_kept
+from compiler.ir.graph import Block, Op, Pattern, Role, is_kept
 from compiler.passes.partition import Span
 from compiler.passes.work import Edge, Tiling, Work, block_work
 from compiler.program import Section, Stage
@@ -279,7 +279,12 @@ def _streams(
 
 
 def _output_bytes(e: Edge, copies: int, tiles: int, read_here: bool) -> int:
-    """SRAM of an output: what is whole but read elsewhere only leaves bit by bit, what is read here is held."""
+    """SRAM of an output: what is whole but read elsewhere only leaves bit by bit, what is read here is held.
+
+    Of a recurrent state one sequence's is at work while another's leaves.
+    """
+    if e.role is Role.STATE:
+        return min(e.nbytes, 2 * e.nbytes // e.rows)
     nbytes = e.nbytes * e.copies(copies)
     return min(nbytes, copies * -(-e.total // tiles)) if e.whole and not read_here else nbytes
 
@@ -290,7 +295,9 @@ def _staging(
     """SRAM of what a stage takes from outside, `entry` tiles of it at once, and of its weights, held or in flight."""
     out = []
     for e in off_chip:
-        if e.rows > 1:  # rows of a cache, or what was expanded from one: two context tiles
+        if e.role is Role.STATE:  # one sequence's state is at work while the next one's arrives
+            out.append((f"{e.name} stream", min(e.nbytes, 2 * e.nbytes // e.rows)))
+        elif e.rows > 1:  # rows of a cache, or what was expanded from one: two context tiles
             out.append((f"{e.name} stream", min(e.nbytes, 2 * e.nbytes * knobs.tiling.context // e.rows)))
         else:
             out.append((f"{e.name} stream", e.nbytes * e.copies(entry[e.name])))

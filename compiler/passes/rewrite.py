@@ -116,13 +116,15 @@ def mla_absorb(block: Block, action: Rewrite) -> Block:
         raise NotApplicable("needs latent attention with its kv_b projection not yet absorbed")
     kv_b, scores, softmax = block.op["attn.kv_b_proj"], block.op["attn.scores"], block.op["attn.softmax"]
     values, weight = block.op["attn.values"], block.tensor["w.attn.kv_b_proj"]
-    cache = block.tensor["attn.latent_cache"]
+    rows = tuple(i for i in kv_b.inputs if any(d.name == "latent_dim" for d in block.tensor[i].dims))
+    rows = rows or ("attn.latent_cache",)
+    chosen = tuple(i for i in scores.inputs if i == "attn.selection")
+    cache = block.tensor[rows[0]]
     heads, lora = Dim("heads", kv_b.size("heads")), Dim("kv_lora", kv_b.size("kv_lora"))
     tokens, context = Dim("tokens", scores.size("tokens")), Dim("context", scores.size("context"))
     nope = next(d for d in block.tensor["attn.q_nope"].dims if d.name == "nope")
     v_dim = next(d for d in block.tensor["attn.mixed"].dims if d.name == "v_dim")
     latent = next(d for d in cache.dims if d.name == "latent_dim")
-    new = tuple(i for i in kv_b.inputs if i == "attn.latent_new")
     tensors = (
         Tensor("w.attn.k_absorb", (heads, nope, lora), weight.dtype, Role.WEIGHT, weight.key + "[k]"),
         Tensor("w.attn.v_absorb", (heads, v_dim, lora), weight.dtype, Role.WEIGHT, weight.key + "[v]"),
@@ -142,12 +144,12 @@ def mla_absorb(block: Block, action: Rewrite) -> Block:
         scores,
         dims=(tokens, heads, latent, context),
         reduced=("latent_dim",),
-        inputs=("attn.q_latent", "attn.q_pe", "attn.latent_cache", *new),
+        inputs=("attn.q_latent", "attn.q_pe", *rows, *chosen),
     )
     absorbed_values = replace(
         values,
         dims=(tokens, heads, lora, context),
-        inputs=(*softmax.outputs, "attn.latent_cache", *new),
+        inputs=(*softmax.outputs, *rows),
         outputs=("attn.mixed_latent",),
     )
     v_absorb = Op(
@@ -212,12 +214,23 @@ def split_kv(block: Block, action: Rewrite) -> Block:
 
 
 def _split_context(block: Block, splits: Dim, local: Dim) -> Block:
-    """Every op and tensor with a context dimension gets (splits, context/splits) in its place."""
+    """Every op and tensor with a context dimension gets (splits, context/splits) in its place.
+
+    So do the rows of a cache out of which an indexer selects the context: a split then has an equal share of the
+    selected rows, which holds in expectation. What walks all rows in order walks the splits too.
+    """
 
     def split(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        return tuple(x for d in dims for x in ((splits, local) if d.name == "context" else (d,)))
+        out: list[Dim] = []
+        for d in dims:
+            parts = {"context": (splits, local), "cached": (splits, Dim("cached", -(-d.size // splits.size)))}
+            out.extend(parts.get(d.name, (d,)))
+        return tuple(out)
 
-    ops = tuple(replace(op, dims=split(op.dims)) for op in block.ops)
+    def walk(op: Op) -> tuple[str, ...]:
+        return ("splits", *op.sequential) if "cached" in op.sequential else op.sequential
+
+    ops = tuple(replace(op, dims=split(op.dims), sequential=walk(op)) for op in block.ops)
     return replace(block, ops=ops, tensors=tuple(replace(t, dims=split(t.dims)) for t in block.tensors))
 
 

@@ -27,8 +27,9 @@ from compiler.ir.graph import (
 )
 
 #: Never split: tokens and batch enter whole, slots follow the experts, a cached latent row is stored whole, and a
-#: dimension that a merge (or kv_b) made holds unlike outputs side by side.
-WHOLE = ("tokens", "batch", "slots", "latent_dim", "qkv_rows", "gate_up", "kv_b")
+#: dimension that a merge (or kv_b) made holds unlike outputs side by side. The window of a convolution, and the rows it
+#: keeps, are a few elements that slide together.
+WHOLE = ("tokens", "batch", "slots", "latent_dim", "qkv_rows", "gate_up", "kv_b", "kernel", "taps")
 
 #: Dimensions over matrices with scales of their own: experts, and what merge_qkv and merge_gate_up put side by side.
 APART = ("experts", "qkv_rows", "gate_up")
@@ -228,8 +229,10 @@ class _Sharder:
         return replace(self.block, ops=tuple(self.ops), tensors=tensors, outputs=tuple(outputs), sockets=self.sockets)
 
     def _cache_split(self, cache: Tensor) -> Split:
-        """A cache is stored as its reader splits it."""
+        """A cache is stored as its reader splits it, a state that only leaves as its writer does."""
         readers = [op for op in self.block.ops if cache.name in op.inputs]
+        if not readers and cache.role is Role.STATE:
+            readers = [op for op in self.block.ops if cache.name in op.outputs]
         split = self.splits[readers[0].name] if readers else {}
         return {d.name: split[d.name] for d in cache.dims if d.name in split}
 

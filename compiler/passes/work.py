@@ -4,13 +4,13 @@ Contract: depends on the sharded block, the tile and the experts' allocation onl
 that the tuner's numeric moves find it cached.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil, prod
 
 from compiler.ir.actions import Experts, known
 from compiler.ir.dtype import DType, Element
-from compiler.ir.graph import Block, CollectiveKind, Dim, Op, Pattern, Role, Routing, Tensor, is_cache
+from compiler.ir.graph import CACHED, Block, CollectiveKind, Dim, Op, Pattern, Role, Routing, Tensor, is_cache
 from compiler.passes.rewrite import CORE
 from compiler.routing import expected_active, expected_busiest, expected_loads
 from compiler.target import Target
@@ -32,7 +32,7 @@ CONVERT_PASSES = {
 #: Relative: what is this close to a whole number is that number.
 _ROUNDING = 1e-9
 #: Dimensions inside a cache row: a stream walks them in order, so they give no further ports.
-ROW_DIMS = ("context", "head_dim", "latent_dim", "qk_dim", "v_dim", "kv_b")
+ROW_DIMS = ("context", "cached", "index_dim", "head_dim", "latent_dim", "qk_dim", "v_dim", "kv_b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Edge:
     """A tensor as one loop tile sees it: bytes a tile, bytes of all tiles, and whether every tile sees all of it that
     belongs to its sequences (no token dimension).
 
-    rows: context rows of a cache, 1 otherwise; ports: independent streams its rows can arrive on.
+    rows: context rows of a cache, sequences of a recurrent state, 1 otherwise; ports: independent streams its rows can
+    arrive on.
     """
 
     name: str
@@ -133,7 +134,7 @@ def _op_work(block: Block, op: Op, tiling: Tiling, share: "_Tile", target: Targe
         restarts=_restarts(op, routed, tiling),
         streams=op.pattern is Pattern.MAP,
         emits_early=op.pattern in (Pattern.MAP, Pattern.GATHER) or (contract and not op.sequential),
-        inputs=tuple(_edge(block.tensor[i], share) for i in op.inputs if block.tensor[i].role is not Role.WEIGHT),
+        inputs=tuple(_reads(block, op, i, share) for i in op.inputs if block.tensor[i].role is not Role.WEIGHT),
         outputs=tuple(_edge(block.tensor[o], share) for o in op.outputs),
     )
 
@@ -158,7 +159,17 @@ def _edge(tensor: Tensor, tile: _Tile) -> Edge:
     ports = prod(n for name, n in sizes.items() if name not in ROW_DIMS)
     cache = is_cache(tensor)
     nbytes = tensor.dtype.nbytes(prod(sizes.values()))
-    return Edge(tensor.name, nbytes, tensor.nbytes, whole, tensor.role, cache, sizes.get("context", 1), ports)
+    rows = sizes.get("batch", 1) if tensor.role is Role.STATE else max(sizes.get(name, 1) for name in CACHED)
+    return Edge(tensor.name, nbytes, tensor.nbytes, whole, tensor.role, cache, rows, ports)
+
+
+def _reads(block: Block, op: Op, name: str, tile: _Tile) -> Edge:
+    """An input as the op reads it: of a cache, a gather reads the rows that it gives, no more."""
+    edge = _edge(block.tensor[name], tile)
+    if op.pattern is not Pattern.GATHER or not edge.cache:
+        return edge
+    given = _edge(block.tensor[op.outputs[0]], tile)
+    return replace(edge, nbytes=min(edge.nbytes, given.nbytes), rows=min(edge.rows, given.rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +280,14 @@ def _streaming(op: Op) -> bool:
 
 
 def _passes(block: Block, op: Op, target: Target) -> int:
-    """Passes of a vector through a PCU: operations a point over the stages of its pipeline; top-k, one a winner."""
+    """Passes of a vector through a PCU: operations a point over the stages of its pipeline; top-k, one a winner, or
+    where there are many the steps of a bitonic top-k: sort runs of k, then merge and rebuild (Shanbhag, Pirk and
+    Madden, SIGMOD 2018).
+    """
     if op.pattern is Pattern.SORT:
-        return max(1, prod(d.size for d in block.tensor[op.outputs[0]].dims if d.name != "tokens"))
+        winners = max(1, prod(d.size for d in block.tensor[op.outputs[0]].dims if d.name != "tokens"))
+        steps = (winners - 1).bit_length()
+        return min(winners, steps * (steps + 1) // 2 + 2 * steps) if winners > 1 else 1
     return max(1, -(-op.flops_per_point // target.pcu_stages))
 
 

@@ -25,6 +25,9 @@ NAMES = [
     "DeepSeek-V3",
     "Kimi-K2-Instruct",
     "gpt-oss-20b",
+    "Qwen3-Next-80B-A3B-Instruct",
+    "Nemotron-H-56B-Base-8K",
+    "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
 ]
 VALUES = [
     None,

@@ -99,7 +99,7 @@ def test_misspelt_type_names_the_nearest():
 
 def test_type_known_elsewhere_says_so():
     pytest.importorskip("transformers")
-    assert "transformers knows it" in refused("mamba2").right
+    assert "transformers knows it" in refused("zamba2").right
 
 
 def test_unknown_type_in_a_config(tmp_path, llama):

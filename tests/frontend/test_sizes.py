@@ -124,6 +124,7 @@ def test_summary(model_dir):
         "params": 671_026_404_352,
         "active_params": summary["active_params"],
         "kv_bytes_per_token": 70_272,
+        "state_bytes": 0,
         "layers": [{"kind": "mla_dense", "repeat": 3}, {"kind": "mla_moe", "repeat": 58}],
     }
     assert 37_000_000_000 < summary["active_params"] < 38_000_000_000  # published: 37B activated
