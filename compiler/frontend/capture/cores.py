@@ -225,7 +225,7 @@ def routes(e: Emitter, step: Step) -> None:
     scores = e.words(step.sequential)
     users = [user.call for user in e.layer.users(step) if user.call.name == "rdutune.experts"]
     e.names.sizes["slots"] = e.layer.flow.atoms.extent(e.layer.flow.seen[users[0].must(1)].axes[-1])
-    inputs, points = e.read(*step.sources), e.builder.dims(f"tokens {scores}")
+    inputs, points = (*e.read(*step.sources), *e.weights(step)), e.builder.dims(f"tokens {scores}")
     op = Op(step.name, Pattern.SORT, points, inputs, ("ffn.routes",), (), step.flops, tuple(scores.split()))
     e.builder.emit(op, "tokens slots")
     e.tensor.update(dict.fromkeys(step.outputs, ("ffn.routes",)))

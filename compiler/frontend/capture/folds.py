@@ -7,6 +7,9 @@ from compiler.frontend.capture.fused import taken_apart
 from compiler.frontend.capture.ir import Argument, Capture, Node, Ref
 from compiler.frontend.capture.seen import Call
 
+#: Overloads that are another operator than the rest of their name.
+_OTHER = {"aten.min.other": "aten.minimum.default", "aten.max.other": "aten.maximum.default"}
+
 _CASTS = frozenset({"aten._to_copy", "aten.to", "aten.clone", "aten.type_as", "aten.float"})
 
 
@@ -65,6 +68,7 @@ def _once(capture: Capture) -> Capture:
     for node in capture.nodes:
         node = replace(
             node,
+            target=_OTHER.get(node.target, node.target),
             args=tuple(_renamed(argument, names) for argument in node.args),
             kwargs=tuple((key, _renamed(argument, names)) for key, argument in node.kwargs),
         )

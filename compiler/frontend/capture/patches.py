@@ -176,8 +176,25 @@ def longcat_experts(module: Any, x: Any, index: Any, weights: Any) -> Any:
     return torch.ops.rdutune.experts(x, index, weights, module.gate_up_proj, module.down_proj, *more)
 
 
+def llama4_moe(module: Any, hidden_states: Any) -> tuple[Any, Any]:
+    """`Llama4TextMoe.forward`, which computes every expert on every token, most of them on zeros.
+
+    Only the chosen ones, on the token scaled by the gate (`gate` says that the input is, not the output).
+    """
+    import torch
+
+    flat, own = hidden_states.reshape(-1, module.hidden_dim), module.experts
+    logits = torch.nn.functional.linear(flat, module.router.weight)
+    chosen, index = torch.topk(logits, module.top_k, dim=1)
+    scores = torch.sigmoid(chosen.float()).to(flat.dtype)
+    more = (None, None, None, type(own.act_fn).__name__, "scaled_input", True, True, False)
+    routed = torch.ops.rdutune.experts(flat, index, scores, own.gate_up_proj, own.down_proj, *more)
+    return module.shared_expert(flat) + routed, logits
+
+
 #: Classes whose forward is replaced because no registry of transformers reaches it.
 FORWARDS: dict[str, Callable[..., Any]] = {
+    "Llama4TextMoe": llama4_moe,
     "DbrxExperts": dbrx_experts,
     "LongcatFlashExperts": longcat_experts,
 }
