@@ -19,8 +19,8 @@ from tempfile import TemporaryFile
 from typing import Any
 
 from compiler.errors import InputError
-from compiler.frontend.door import Frontend, open_door
-from compiler.frontend.oracle import Level, checks
+from compiler.frontend.door import Frontend, Model, open_door
+from compiler.frontend.oracle import Check, Level, checks
 from compiler.ir.graph import Phase, Workload
 
 #: Seconds a model may take, its comparison with the class included.
@@ -46,14 +46,22 @@ def measure(model: str, frontend: Frontend) -> Iterator[dict[str, Any]]:
         return
     row |= _used()
     yield row
-    for level in Level:
-        try:
-            check = checks(opened.graph, model, (level,))[0]
-        except InputError as error:
-            row["problem"] = row["problem"] or f"{level}: {error}"
-        else:
-            row[str(level)] = {"ours": check.ours, "theirs": check.theirs, "note": check.note}
-        yield row
+    yield row | _compared(opened, model, row["problem"])
+
+
+def _compared(opened: Model, model: str, problem: str) -> dict[str, Any]:
+    """What the class says of each level; the levels that can be compared where not all can."""
+    found: tuple[Check, ...] = ()
+    try:
+        found = checks(opened.graph, model, tuple(Level))
+    except InputError:
+        for level in Level:
+            try:
+                found += checks(opened.graph, model, (level,))
+            except InputError as error:
+                problem = problem or f"{level}: {error}"
+    rows = {str(c.level): {"ours": c.ours, "theirs": c.theirs, "note": c.note} for c in found}
+    return {"problem": problem, **rows}
 
 
 def _used() -> dict[str, float]:

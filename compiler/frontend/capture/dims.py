@@ -93,7 +93,7 @@ def name_dims(layer: Layer, names: Names, hidden: Axis, weights: dict[str, str])
             _recurrence(layer, names, step)
         elif step.name in _ROWS:
             names.give(layer.flow.seen[step.outputs[0]].axes[-1], _ROWS[step.name])
-        elif step.name == "embed.gather":
+        elif step.name == "embed.gather" and step.weights:
             names.give(layer.flow.seen[step.weights[0]].axes[0], "vocab")
     for step in layer.steps:
         if step.kind is Kind.CONV:

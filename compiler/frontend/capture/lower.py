@@ -221,6 +221,8 @@ def _emit(e: Emitter, step: Step) -> None:
         return scans.convolution(e, step)
     if step.name == "ffn.topk":
         return cores.routes(e, step)
+    if step.kind is Kind.SCAN and e.decode and e.layer.flow.atoms.tokens in step.sequential:
+        raise e.refuse(step, "sums over the tokens before, which decoding does not keep", "phase prefill")
     return e.emit(step)
 
 

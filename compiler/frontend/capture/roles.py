@@ -95,7 +95,7 @@ class Namer:
         }
         for step in reversed(self.layer.steps) if self.edge == "head" else self.layer.steps:
             name = usual[self.edge].get(step.kind)
-            if name:
+            if name and (step.weights or step.kind is not Kind.GATHER):
                 self.claim(step, name)
 
     def _fallback(self, step: Step) -> None:

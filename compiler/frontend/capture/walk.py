@@ -199,7 +199,7 @@ def _along(flow: Flow, call: Call) -> str | None:
     x = flow.seen[call.must(0, "self")].axes
     place = 2 if call.name == "aten.topk" else 1
     dim = call.number(place, "dim", -1) % len(x)
-    if flow.atoms.tokens in flow.atoms.leaves(x[dim]):
+    if flow.atoms.tokens in flow.atoms.leaves(x[dim]) and call.name not in costs.SCANS:
         return "goes along the tokens outside a semantic operator"
     kind = Kind.SORT if call.name in costs.SORTS else Kind.SCAN if call.name in costs.SCANS else Kind.REDUCE
     flops = costs.ALONG.get(call.name) or costs.SORTS.get(call.name) or 1
