@@ -338,9 +338,14 @@ class Graph:
         )
 
 
+#: Dimensions along which the rows of a cache lie.
+CACHED = ("context", "cached")
+
+
 def is_cache(tensor: Tensor) -> bool:
-    """Whether a tensor is a cache (rows along `context`, not the rows that are appended) or a recurrent state."""
-    rows = tensor.role in (Role.KV_CACHE, Role.BORROWED) and any(d.name == "context" for d in tensor.dims)
+    """Whether a tensor is a cache (rows along `context`, or along `cached` where attention selects its context; not
+    the rows that are appended) or a recurrent state."""
+    rows = tensor.role in (Role.KV_CACHE, Role.BORROWED) and any(d.name in CACHED for d in tensor.dims)
     return rows or tensor.role is Role.STATE
 
 

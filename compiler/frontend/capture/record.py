@@ -20,7 +20,8 @@ from compiler.frontend.capture.failure import FAILURES, place_of, reason
 class Call:
     """One call of a layer: its number in the list, its arguments flattened, its outputs, its fingerprint.
 
-    reads: the tensors its operators were given, by identity; stored: what the layer put into the containers it was given (keys and values shared with later layers), by the
+    reads: the tensors its operators were given, by identity. stored: what the layer put into the containers it was
+    given (keys and values shared with later layers), by the
     number of the container and the key.
     """
 
