@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from compiler.errors import InputError
 from compiler.frontend.capture.ir import TRACED_TOKENS
-from compiler.ir.graph import Graph, Pattern, Phase, Workload
+from compiler.ir.graph import Graph, Op, Pattern, Phase, Workload
 
 Make = Callable[[Workload], Graph]
 
@@ -58,7 +59,56 @@ def _workload(phase: Phase = Phase.PREFILL) -> Workload:
 def _params(make: Make, opened: Any) -> Check:
     theirs = Counter({name: p.numel() for name, p in opened.module.named_parameters()})
     ours = named_elements(make(_workload()))
-    return Check(Level.PARAMS, sum(ours.values()), sum(theirs.values()), "; ".join(_by_layer(ours, theirs)))
+    notes = []
+    if sum(ours.values()) != sum(theirs.values()):
+        idle = idle_parameters(opened)
+        if idle:
+            places = ", ".join(dict.fromkeys(".".join(name.split(".")[:3]) for name in idle))
+            count = sum(theirs.pop(name) for name in idle)
+            notes.append(f"without {count:,} that no forward on tokens reads ({places[:120]})")
+    notes += _by_layer(ours, theirs)
+    return Check(Level.PARAMS, sum(ours.values()), sum(theirs.values()), "; ".join(notes))
+
+
+def idle_parameters(opened: Any) -> list[str]:
+    """Parameters of the class that a forward on tokens reads nowhere: a vision tower, cross attention."""
+    import torch
+    from torch.utils import _pytree
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from compiler.frontend.capture.patches import patched
+
+    read: set[int] = set()
+
+    class Reading(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            read.update(id(leaf) for leaf in _pytree.tree_leaves((args, kwargs or {})))
+            return func(*args, **(kwargs or {}))
+
+    run = _forward(opened)
+    with patched(opened.module), opened.mode, torch.no_grad(), Reading():
+        run()
+    return [name for name, parameter in opened.module.named_parameters() if id(parameter) not in read]
+
+
+def _forward(opened: Any) -> Callable[[], Any]:
+    """One forward of the class on TRACED_TOKENS tokens. InputError naming where the class itself fails."""
+    from compiler.frontend.capture.failure import FAILURES, place_of, reason
+    from compiler.frontend.capture.patches import use_masks
+    from compiler.frontend.capture.trace import runnable
+
+    module, args, kwargs = runnable(opened)
+
+    def run() -> Any:
+        try:
+            return module(*args, **kwargs)
+        except FAILURES as error:
+            if use_masks(opened.module):
+                return run()
+            where = f"{opened.name}: {place_of(error, opened.module)}"
+            raise InputError(where, f"the class does not run: {reason(error)}") from error
+
+    return run
 
 
 def named_elements(graph: Graph) -> Counter[str]:
@@ -67,12 +117,15 @@ def named_elements(graph: Graph) -> Counter[str]:
     stored: set[str] = set()
     for index, kind in enumerate(k for k in graph.sequence if k not in ("embed", "head", "sample")):
         for t in graph.block[kind].weights:
-            out[t.key.replace("{layer}", str(index))] += t.elements
-    for kind in ("embed", "head"):
-        for t in graph.block[kind].weights:
-            if t.key not in stored:
-                out[t.key] += t.elements
-                stored.add(t.key)
+            if "{layer}" in t.key:
+                out[t.key.replace("{layer}", str(index))] += t.elements
+    for block in graph.blocks:  # what several layers, or embedding and head, have in common
+        own: Counter[str] = Counter()
+        for t in block.weights:
+            if "{layer}" not in t.key and t.key not in stored:
+                own[t.key] += t.elements
+        out.update(own)
+        stored.update(own)
     return out
 
 
@@ -101,12 +154,17 @@ _NOT_PRODUCTS = ("ffn.combine",)
 def _flops(make: Make, opened: Any) -> Check:
     graph = make(_workload())
     ours = sum(
-        op.flops * graph.repeats[block.kind]
+        _products(op) * graph.repeats[block.kind]
         for block in graph.blocks
         for op in block.ops
         if op.pattern is Pattern.CONTRACT and op.name not in _NOT_PRODUCTS
     )
     return Check(Level.FLOPS, ours, class_flops(opened), f"one sequence of {TRACED_TOKENS} tokens, logits of the last")
+
+
+def _products(op: Op) -> int:
+    """Operations of an op that are products; the scores of an indexer are also rectified."""
+    return op.flops - op.points if op.name == "attn.index_scores" else op.flops
 
 
 def class_flops(opened: Any) -> int:
@@ -115,14 +173,19 @@ def class_flops(opened: Any) -> int:
     from torch.utils.flop_counter import FlopCounterMode
 
     from compiler.frontend.capture.patches import patched
-    from compiler.frontend.capture.trace import runnable
 
-    module, args, kwargs = runnable(opened)
+    run = _forward(opened)
     ops = torch.ops.rdutune
-    mapping = {ops.attention: _attention, ops.experts: _experts, ops.causal_conv: _conv}
+    mapping = {
+        ops.attention: _attention,
+        ops.experts: _experts,
+        ops.causal_conv: _conv,
+        # the kernel of a CPU, which the counter does not know
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
+    }
     counter = FlopCounterMode(display=False, custom_mapping=mapping)
     with patched(opened.module), opened.mode, torch.no_grad(), counter:
-        module(*args, **kwargs)
+        run()
     return int(counter.get_total_flops())
 
 
@@ -154,18 +217,45 @@ def class_cache(opened: Any) -> tuple[int, str]:
     """(elements in the class's own cache after TRACED_TOKENS tokens, what was translated)."""
     import torch
 
+    from compiler.frontend.capture.failure import FAILURES, place_of, reason
     from compiler.frontend.capture.patches import patched
 
     ids = torch.zeros(1, TRACED_TOKENS, dtype=torch.long)
     with patched(opened.module), opened.mode, torch.no_grad():
-        out = opened.module(input_ids=ids, use_cache=True)
+        try:
+            out = opened.module(input_ids=ids, use_cache=True)
+        except FAILURES as error:
+            where = f"{opened.name}: {place_of(error, opened.module)}"
+            raise InputError(where, f"the class does not run with a cache: {reason(error)}") from error
+    if getattr(out, "past_key_values", None) is None:
+        raise InputError(opened.name, "its class gives no cache", "compare parameters and FLOPs only")
     config = opened.config.get_text_config()
-    latent = getattr(config, "kv_lora_rank", None)
+    lora = getattr(config, "kv_lora_rank", None)
+    latent = lora + config.qk_rope_head_dim if lora else 0
+    layers = [vars(layer) for layer in out.past_key_values.layers]
+    notes = []
+    if latent:
+        notes.append("the class keeps keys and values of all heads; counted as latents")
+    if any(_tensors(layer.get("conv_states")) for layer in layers):
+        notes.append("the class keeps the token itself in the state of a convolution; counted without")
+    return sum(_held(layer, latent) for layer in layers), "; ".join(notes)
+
+
+def _held(layer: dict[str, Any], latent: int) -> int:
+    """Elements in a layer of the class's cache. latent: those of a token in latent form, 0 for none."""
     total = 0
-    for layer in out.past_key_values.layers:
-        tensors = [t for t in vars(layer).values() if isinstance(t, torch.Tensor)]
-        held = sum(t.numel() for t in tensors if t.dim() > 2)
-        if latent and tensors:
-            held = TRACED_TOKENS * (latent + config.qk_rope_head_dim)
-        total += held
-    return total, "the class keeps keys and values of all heads; counted as latents" if latent else ""
+    for name, value in layer.items():
+        for tensor in _tensors(value):
+            if name == "conv_states":
+                total += tensor.numel() // tensor.shape[-1] * (tensor.shape[-1] - 1)
+            elif not (latent and name in ("keys", "values")):
+                total += tensor.numel()
+    return total + (TRACED_TOKENS * latent if latent and _tensors(layer.get("keys")) else 0)
+
+
+def _tensors(value: Any) -> list[Any]:
+    """The tensors of an attribute of a cache that hold more than numbers a channel."""
+    import torch
+    from torch.utils import _pytree
+
+    return [leaf for leaf in _pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor) and leaf.dim() > 2]

@@ -6,6 +6,7 @@ The same ops, dimensions and figures as `compiler.frontend.attention` and `.ffn`
 from compiler.frontend.attention import ROPE_FLOPS, SOFTMAX_FLOPS
 from compiler.frontend.capture.dims import key_heads
 from compiler.frontend.capture.emit import Emitter
+from compiler.frontend.capture.indexers import enter, index_of, selected
 from compiler.frontend.capture.latent import Latent
 from compiler.frontend.capture.steps import Step
 from compiler.frontend.ffn import ACTIVATION_FLOPS, GATE_FLOPS
@@ -46,6 +47,8 @@ def attention(e: Emitter, step: Step) -> None:
         heads, key, value = _head_words(e, step)
         keys, values = _cache(e, step, prefix, word)
     queries = e.read(step.call.must(0))
+    if index_of(e, step) is not None and not e.decode:
+        keys = (*keys, "attn.selection")
     mixed = e.output(step) if e.output(step) in ("y",) else f"{prefix}.mixed"
     _core(e, step, (heads, key, value, word), (*queries, *keys), values, mixed)
     e.tensor[step.outputs[0]] = (mixed,)
@@ -53,7 +56,12 @@ def attention(e: Emitter, step: Step) -> None:
 
 def _context(e: Emitter, step: Step) -> str:
     """The dimension of what an attention's cache holds; a second attention may hold another number of tokens."""
-    context = cached_tokens(step, e.workload.context)
+    context, index = cached_tokens(step, e.workload.context), index_of(e, step)
+    if index is not None:
+        if id(step) not in e.layer.latents:
+            raise e.refuse(step, "an indexer chooses among keys that are cached whole", "latent attention")
+        e.names.sizes["cached"] = context
+        context = min(context, index.call.number(3))
     size = e.names.sizes.setdefault("context", context)
     word = "context" if size == context else f"context_{step.name.split('.')[0]}"
     e.names.sizes[word] = context
@@ -64,8 +72,11 @@ def enter_caches(e: Emitter, step: Step) -> None:
     """The caches an attention reads, among the inputs of the block: its own in decode, another layer's always."""
     prefix, context = step.name.rpartition(".")[0], _context(e, step)
     if prefix == "attn" and id(step) in e.layer.latents:
+        rows = context if index_of(e, step) is None else "cached"
         if e.decode:
-            e.builder.enter("attn.latent_cache", f"batch {context} latent_dim", Role.KV_CACHE)
+            e.builder.enter("attn.latent_cache", f"batch {rows} latent_dim", Role.KV_CACHE)
+        if e.decode and index_of(e, step) is not None:
+            enter(e)
         return
     borrowed = _borrows(e, step)
     if e.decode or borrowed:
@@ -150,19 +161,22 @@ def latent_key(e: Emitter, step: Step) -> None:
     e.tensor[step.outputs[0]] = ("attn.k_pe",)
 
 
-def latent_cache(e: Emitter, latent: Latent) -> None:
-    """Append the latent rows, and expand the cached latents to keys and values of all heads."""
-    b = e.builder
-    rows, stored = ("attn.latent", "attn.k_pe"), "batch context latent_dim"
+def latent_cache(e: Emitter, latent: Latent, index: Step | None) -> None:
+    """Append the latent rows, and expand the cached latents to keys and values of all heads; of an indexer's choice
+    in decode the chosen rows only."""
+    b, cached = e.builder, "context" if index is None else "cached"
+    rows, stored = ("attn.latent", "attn.k_pe"), f"batch {cached} latent_dim"
     out = "attn.latent_new" if e.decode else "attn.latent_cache"
     append = Op("attn.kv_append", Pattern.SCATTER, b.dims("tokens latent_dim"), rows, (out,), flops_per_point=0)
     b.emit(append, "tokens latent_dim" if e.decode else stored, role=Role.KV_CACHE)
     e.outputs.append(out)
+    if e.decode:
+        rows = ("attn.latent_cache", "attn.latent_new") if index is None else selected(e)
+        cached = "context"
     weight = e.weight(latent.expand.weights[0], "attn.kv_b_proj", WeightKind.LINEAR, "heads kv_b kv_lora")
-    inputs = (*(("attn.latent_cache", "attn.latent_new") if e.decode else rows), weight)
     dims = b.dims(("batch context" if e.decode else "tokens") + " heads kv_b kv_lora")
-    expand = Op("attn.kv_b_proj", Pattern.CONTRACT, dims, inputs, ("attn.k", "attn.v"), ("kv_lora",), 2)
-    b.emit(expand, "batch context heads qk_dim", "batch context heads v_dim")
+    expand = Op("attn.kv_b_proj", Pattern.CONTRACT, dims, (*rows, weight), ("attn.k", "attn.v"), ("kv_lora",), 2)
+    b.emit(expand, f"batch {cached} heads qk_dim", f"batch {cached} heads v_dim")
 
 
 def experts(e: Emitter, step: Step) -> None:
@@ -225,7 +239,7 @@ def routes(e: Emitter, step: Step) -> None:
     scores = e.words(step.sequential)
     users = [user.call for user in e.layer.users(step) if user.call.name == "rdutune.experts"]
     e.names.sizes["slots"] = e.layer.flow.atoms.extent(e.layer.flow.seen[users[0].must(1)].axes[-1])
-    inputs, points = e.read(*step.sources), e.builder.dims(f"tokens {scores}")
+    inputs, points = (*e.read(*step.sources), *e.weights(step)), e.builder.dims(f"tokens {scores}")
     op = Op(step.name, Pattern.SORT, points, inputs, ("ffn.routes",), (), step.flops, tuple(scores.split()))
     e.builder.emit(op, "tokens slots")
     e.tensor.update(dict.fromkeys(step.outputs, ("ffn.routes",)))

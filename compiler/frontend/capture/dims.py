@@ -89,11 +89,15 @@ def name_dims(layer: Layer, names: Names, hidden: Axis, weights: dict[str, str])
     for step in layer.steps:
         if step.kind is Kind.ATTENTION and id(step) not in layer.latents:
             _name_attention(layer, names, step)
+        elif step.kind is Kind.INDEX:
+            query = layer.flow.seen[step.call.must(0)].axes
+            names.give(query[-2], "index_heads")
+            names.give(query[-1], "index_dim")
         elif step.kind is Kind.RECURRENCE:
             _recurrence(layer, names, step)
         elif step.name in _ROWS:
             names.give(layer.flow.seen[step.outputs[0]].axes[-1], _ROWS[step.name])
-        elif step.name == "embed.gather":
+        elif step.name == "embed.gather" and step.weights:
             names.give(layer.flow.seen[step.weights[0]].axes[0], "vocab")
     for step in layer.steps:
         if step.kind is Kind.CONV:

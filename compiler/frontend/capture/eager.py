@@ -13,7 +13,7 @@ from compiler.frontend.capture.seen import Call
 #: Products of two tensors, and the places of their operands.
 _PRODUCTS = {"aten.matmul": (0, 1), "aten.bmm": (0, 1), "aten.baddbmm": (1, 2)}
 _SOFTMAX = frozenset({"aten.softmax", "aten._softmax"})
-_SAME = frozenset({"aten._to_copy", "aten.clone", "aten.view", "aten.expand", "aten.reshape", "aten.dropout"})
+SAME = frozenset({"aten._to_copy", "aten.clone", "aten.view", "aten.expand", "aten.reshape", "aten.dropout"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +28,15 @@ class _Found:
 def joined(capture: Capture) -> Capture:
     """`capture` with every written-out attention as one `aten.scaled_dot_product_attention`."""
     made = {value.name: node for node in capture.nodes for value in node.outputs}
-    moving = _moving(capture)
+    moves = moving(capture)
     nodes: list[Node] = []
     for node in capture.nodes:
-        found = _attention(node, made, moving)
+        found = _attention(node, made, moves)
         nodes.extend([node] if found is None else _operator(found, made))
     return replace(capture, nodes=tuple(nodes)) if len(nodes) > len(capture.nodes) else capture
 
 
-def _moving(capture: Capture) -> set[str]:
+def moving(capture: Capture) -> set[str]:
     """The values that depend on activations or weights."""
     found = {value.name for value in (*capture.inputs[:1], *capture.weights)}
     for node in capture.nodes:
@@ -50,18 +50,18 @@ def _attention(node: Node, made: dict[str, Node], moving: set[str]) -> _Found | 
     places = _PRODUCTS.get(Call(node).name)
     if places is None or Call(node).ref(places[0]) is None:
         return None
-    inner = _through(Call(node).must(places[0]), made, moving, _SAME)
+    inner = through(Call(node).must(places[0]), made, moving, SAME)
     softmax = made.get(inner[0])
     if softmax is None or Call(softmax).name not in _SOFTMAX or not _square(softmax):
         return None
-    before, masked = _through(Call(softmax).must(0), made, moving, _SAME | frozenset(ELEMENTWISE))
+    before, masked = through(Call(softmax).must(0), made, moving, SAME | frozenset(ELEMENTWISE))
     scores = made.get(before)
     if scores is None or Call(scores).name not in _PRODUCTS or not _square(scores):
         return None
     return _Found(scores, node, masked or Call(scores).name == "aten.baddbmm")
 
 
-def _through(name: str, made: dict[str, Node], moving: set[str], allowed: frozenset[str]) -> tuple[str, bool]:
+def through(name: str, made: dict[str, Node], moving: set[str], allowed: frozenset[str]) -> tuple[str, bool]:
     """Back through operators with one moving operand; and whether any of them reads a table of tokens by tokens."""
     masked = False
     while (node := made.get(name)) is not None and Call(node).name in allowed:

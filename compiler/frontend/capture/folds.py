@@ -2,17 +2,21 @@
 
 from dataclasses import replace
 
+from compiler.frontend.capture.chosen import indexed
 from compiler.frontend.capture.eager import joined
 from compiler.frontend.capture.fused import taken_apart
 from compiler.frontend.capture.ir import Argument, Capture, Node, Ref
 from compiler.frontend.capture.seen import Call
 
+#: Overloads that are another operator than the rest of their name.
+_OTHER = {"aten.min.other": "aten.minimum.default", "aten.max.other": "aten.maximum.default"}
+
 _CASTS = frozenset({"aten._to_copy", "aten.to", "aten.clone", "aten.type_as", "aten.float"})
 
 
-def folded(capture: Capture) -> Capture:
-    """`capture` with every written-out norm as one node and fused projections as several."""
-    whole = joined(_linear(_once(capture)))
+def folded(capture: Capture, top_k: int = 0) -> Capture:
+    """`capture` with every written-out norm as one node and fused projections as several; top_k: see `indexed`."""
+    whole = joined(indexed(_linear(_once(capture)), top_k))
     return taken_apart(_Norms(replace(whole, nodes=tuple(_live(list(whole.nodes), whole.outputs)))).run())
 
 
@@ -65,6 +69,7 @@ def _once(capture: Capture) -> Capture:
     for node in capture.nodes:
         node = replace(
             node,
+            target=_OTHER.get(node.target, node.target),
             args=tuple(_renamed(argument, names) for argument in node.args),
             kwargs=tuple((key, _renamed(argument, names)) for key, argument in node.kwargs),
         )

@@ -72,8 +72,9 @@ def _routes(flow: Flow, steps: list[Step], experts: Step) -> list[Step]:
     axis = flow.seen[scores[-1]].axes[-1] if scores else flow.seen[next(iter(edge))].axes[-1]
     nodes = [node for step in inside for node in step.nodes]
     outputs = tuple(chain.from_iterable(step.outputs for step in inside))
-    sources = tuple(edge)
-    sort = Step(Kind.SORT, nodes, sources, (), outputs, (flow.atoms.tokens, *axis), sequential=axis, flops=TOPK_FLOPS)
+    weights = tuple(dict.fromkeys(weight for step in inside for weight in step.weights))
+    points = (flow.atoms.tokens, *axis)
+    sort = Step(Kind.SORT, nodes, tuple(edge), weights, outputs, points, sequential=axis, flops=TOPK_FLOPS)
     at = steps.index(inside[-1])
     return [sort if place == at else step for place, step in enumerate(steps) if step not in inside or place == at]
 

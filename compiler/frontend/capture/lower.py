@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from compiler.errors import InputError
 from compiler.frontend.builder import BlockBuilder
-from compiler.frontend.capture import cores, scans
+from compiler.frontend.capture import cores, indexers, scans
 from compiler.frontend.capture.dims import Names, name_dims
 from compiler.frontend.capture.emit import Emitter
 from compiler.frontend.capture.folds import completed, folded
@@ -64,7 +64,8 @@ def lower(captured: Captured, workload: Workload, storage: Storage | None = None
 def _regular(captured: Captured) -> Captured:
     """`captured` with every part folded, and of each layer the hidden states only: what is cached is no output."""
     after = completed(captured.after, captured.before) if captured.after.inputs else captured.after
-    layers = tuple(folded(replace(capture, outputs=capture.outputs[:1])) for capture in captured.layers)
+    top_k = dict(dict(captured.facts).get("config", ())).get("index_topk", 0)
+    layers = tuple(folded(replace(capture, outputs=capture.outputs[:1]), top_k) for capture in captured.layers)
     return replace(captured, before=folded(captured.before), layers=layers, after=folded(after))
 
 
@@ -211,8 +212,10 @@ def _emit(e: Emitter, step: Step) -> None:
     if step.kind is Kind.ATTENTION:
         latent_of = e.layer.latents.get(id(step))
         if latent_of is not None:
-            cores.latent_cache(e, latent_of)
+            cores.latent_cache(e, latent_of, indexers.index_of(e, step))
         return cores.attention(e, step)
+    if step.kind is Kind.INDEX:
+        return indexers.indexer(e, step)
     if step.kind is Kind.EXPERTS:
         return cores.experts(e, step)
     if step.kind is Kind.RECURRENCE:
@@ -221,6 +224,8 @@ def _emit(e: Emitter, step: Step) -> None:
         return scans.convolution(e, step)
     if step.name == "ffn.topk":
         return cores.routes(e, step)
+    if step.kind is Kind.SCAN and e.decode and e.layer.flow.atoms.tokens in step.sequential:
+        raise e.refuse(step, "sums over the tokens before, which decoding does not keep", "phase prefill")
     return e.emit(step)
 
 

@@ -110,27 +110,38 @@ def causal_conv(x: Any, weight: Any, bias: Any = None, activation: str | None = 
 
 
 def gated_delta(q: Any, k: Any, v: Any, g: Any, beta: Any, **given: Any) -> Any:
-    """`chunk_gated_delta_rule` and its one-token form: (output, no state)."""
+    """`chunk_gated_delta_rule` and its one-token form: (output, state where it is asked for)."""
     import torch
 
     norm = bool(given.get("use_qk_l2norm_in_kernel"))
-    return torch.ops.rdutune.gated_delta(q, k, v, g, beta, norm), None
+    return torch.ops.rdutune.gated_delta(q, k, v, g, beta, norm), _delta_state(k, v, given)
 
 
 def kda(q: Any, k: Any, v: Any, g: Any, beta: Any, **given: Any) -> Any:
-    """`chunk_kda` and its one-token form: (output, no state)."""
+    """`chunk_kda` and its one-token form: (output, state where it is asked for)."""
     import torch
 
-    return torch.ops.rdutune.kda(q, k, v, g, beta, bool(given.get("use_qk_l2norm_in_kernel"))), None
+    norm = bool(given.get("use_qk_l2norm_in_kernel"))
+    return torch.ops.rdutune.kda(q, k, v, g, beta, norm), _delta_state(k, v, given)
+
+
+def _delta_state(k: Any, v: Any, given: dict[str, Any]) -> Any:
+    """The state of a delta rule, (b,h,d,dv); its numbers are never read."""
+    import torch
+
+    if not given.get("output_final_state"):
+        return None
+    return v.new_empty((v.shape[0], v.shape[2], k.shape[3], v.shape[3]), dtype=torch.float32)
 
 
 def ssm_scan(x: Any, dt: Any, A: Any, B: Any, C: Any, **given: Any) -> Any:
-    """`mamba_chunk_scan_combined`: the output alone, or with a state nobody reads."""
+    """`mamba_chunk_scan_combined`: the output alone, or with the state, (b,h,d,state)."""
     import torch
 
     softplus = bool(given.get("dt_softplus"))
     out = torch.ops.rdutune.ssm_scan(x, dt, A, B, C, given.get("D"), given.get("dt_bias"), softplus)
-    return (out, None) if given.get("return_final_states") else out
+    state = x.new_empty((x.shape[0], *x.shape[2:], B.shape[-1])) if given.get("return_final_states") else None
+    return out if state is None else (out, state)
 
 
 def selective_scan(x: Any, dt: Any, A: Any, B: Any, C: Any, *more: Any, **given: Any) -> Any:
@@ -141,7 +152,8 @@ def selective_scan(x: Any, dt: Any, A: Any, B: Any, C: Any, *more: Any, **given:
     skip, gate, bias = named.get("D"), named.get("z"), named.get("delta_bias")
     softplus = bool(named.get("delta_softplus"))
     out = torch.ops.rdutune.selective_scan(x, dt, A, B, C, skip, gate, bias, softplus)
-    return (out, None) if named.get("return_last_state") else out
+    state = x.new_empty((*x.shape[:2], A.shape[-1])) if named.get("return_last_state") else None
+    return out if state is None else (out, state)
 
 
 KERNELS: dict[str, Callable[..., Any]] = {
@@ -176,8 +188,25 @@ def longcat_experts(module: Any, x: Any, index: Any, weights: Any) -> Any:
     return torch.ops.rdutune.experts(x, index, weights, module.gate_up_proj, module.down_proj, *more)
 
 
+def llama4_moe(module: Any, hidden_states: Any) -> tuple[Any, Any]:
+    """`Llama4TextMoe.forward`, which computes every expert on every token, most of them on zeros.
+
+    Only the chosen ones, on the token scaled by the gate (`gate` says that the input is, not the output).
+    """
+    import torch
+
+    flat, own = hidden_states.reshape(-1, module.hidden_dim), module.experts
+    logits = torch.nn.functional.linear(flat, module.router.weight)
+    chosen, index = torch.topk(logits, module.top_k, dim=1)
+    scores = torch.sigmoid(chosen.float()).to(flat.dtype)
+    more = (None, None, None, type(own.act_fn).__name__, "scaled_input", True, True, False)
+    routed = torch.ops.rdutune.experts(flat, index, scores, own.gate_up_proj, own.down_proj, *more)
+    return module.shared_expert(flat) + routed, logits
+
+
 #: Classes whose forward is replaced because no registry of transformers reaches it.
 FORWARDS: dict[str, Callable[..., Any]] = {
+    "Llama4TextMoe": llama4_moe,
     "DbrxExperts": dbrx_experts,
     "LongcatFlashExperts": longcat_experts,
 }

@@ -20,7 +20,8 @@ from compiler.frontend.capture.failure import FAILURES, place_of, reason
 class Call:
     """One call of a layer: its number in the list, its arguments flattened, its outputs, its fingerprint.
 
-    stored: what the layer put into the containers it was given (keys and values shared with later layers), by the
+    reads: the tensors its operators were given, by identity. stored: what the layer put into the containers it was
+    given (keys and values shared with later layers), by the
     number of the container and the key.
     """
 
@@ -28,6 +29,7 @@ class Call:
     leaves: list[Any]
     spec: Any
     outputs: Any = None
+    reads: frozenset[int] = frozenset()
     stored: dict[tuple[int, Any], Any] = field(default_factory=dict)
     print: str = ""
 
@@ -114,6 +116,7 @@ def _hooks(index: int, calls: list[Call], streams: list[Stream]) -> tuple[Any, A
         stream, calls[-1].outputs = streams.pop(), outputs
         calls[-1].stored = _stored(seen, containers(args, kwargs))
         stream.add([outputs, *calls[-1].stored.values()])
+        calls[-1].reads = frozenset(stream.numbers)
         calls[-1].print = stream.digest.hexdigest()
 
     return before, after
@@ -161,6 +164,28 @@ def _parameters(layer: Any) -> str:
     tree = [f"{name}:{type(part).__qualname__}" for name, part in layer.named_modules()]
     tensors = [f"{name}:{tuple(p.shape)}:{p.dtype}" for name, p in layer.named_parameters()]
     return hashlib.blake2b("\n".join(tree + tensors).encode(), digest_size=12).hexdigest()
+
+
+def first_names(module: Any) -> dict[str, str]:
+    """For every name of a parameter its first one, which is that of the input embedding where it is also the head."""
+    first: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        first.setdefault(id(parameter), name)
+    return {name: first[id(p)] for name, p in module.named_parameters(remove_duplicate=False)}
+
+
+def owner_names(module: Any, layers: Any, calls: list[Call]) -> dict[int, str]:
+    """By identity: the first name of every parameter that several layers read."""
+    readers: dict[int, set[int]] = {}
+    for call in calls:
+        for parameter in layers[call.layer].parameters():
+            if id(parameter) in call.reads:
+                readers.setdefault(id(parameter), set()).add(call.layer)
+    first: dict[int, str] = {}
+    for name, parameter in module.named_parameters(remove_duplicate=False):
+        if len(readers.get(id(parameter), ())) > 1:
+            first.setdefault(id(parameter), name)
+    return first
 
 
 def kinds(calls: list[Call]) -> tuple[tuple[int, ...], list[int]]:

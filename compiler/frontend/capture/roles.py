@@ -20,7 +20,8 @@ _ORDER = tuple(
             "attn",
             "norm q_a_proj q_a_norm q_proj q_b_proj k_proj v_proj q_norm k_norm q_rope q_scale kv_a_proj kv_a_norm",
         ),
-        ("attn", "k_rope k_scale kv_b_proj core gate o_proj post_norm residual"),
+        ("attn", "k_rope k_scale index_k_proj index_k_norm index_k_rope index_q_proj index_q_norm index_q_rope"),
+        ("attn", "index_weights_proj index kv_b_proj core gate o_proj post_norm residual"),
         ("ffn", "norm gate_proj up_proj act down_proj shared_gate_proj shared_up_proj shared_act shared_down_proj"),
         ("ffn", "router topk experts shared_gate add_shared post_norm residual"),
     )
@@ -95,7 +96,7 @@ class Namer:
         }
         for step in reversed(self.layer.steps) if self.edge == "head" else self.layer.steps:
             name = usual[self.edge].get(step.kind)
-            if name:
+            if name and (step.weights or step.kind is not Kind.GATHER):
                 self.claim(step, name)
 
     def _fallback(self, step: Step) -> None:
@@ -120,8 +121,17 @@ class Namer:
             for place, side in enumerate("qkv"):
                 for source in self.layer.of_value(call.must(place)):
                     self._back(source, prefix, side)
+        for index in (source for source in self.layer.sources(step) if source.kind is Kind.INDEX):
+            self._index(index, prefix)
         for user in self.layer.users(step):
             self._forward(user, prefix, "o_proj")
+
+    def _index(self, step: Step, prefix: str) -> None:
+        """An indexer, and what makes its queries, its keys and the weights of its heads."""
+        self.claim(step, f"{prefix}.index")
+        for place, side in enumerate(("index_q", "index_k", "index_weights")):
+            for source in self.layer.of_value(step.call.must(place)):
+                self._back(source, prefix, side)
 
     def _latent(self, latent: Latent) -> None:
         for step, name in (

@@ -21,6 +21,7 @@ class Kind(Enum):
     GATHER = auto()
     SCATTER = auto()
     SORT = auto()
+    INDEX = auto()  # which keys an attention reads
     ATTENTION = auto()
     EXPERTS = auto()
     RECURRENCE = auto()

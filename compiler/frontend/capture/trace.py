@@ -6,6 +6,7 @@
 
 import inspect
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,15 @@ from compiler.frontend.capture.export import capture as as_capture
 from compiler.frontend.capture.export import export
 from compiler.frontend.capture.failure import quiet
 from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Captured
-from compiler.frontend.capture.record import Call, containers, kinds, layer_list, record
+from compiler.frontend.capture.record import (
+    Call,
+    containers,
+    first_names,
+    kinds,
+    layer_list,
+    owner_names,
+    record,
+)
 from compiler.frontend.capture.source import Opened, open_module
 from compiler.frontend.capture.surround import cut, stubbed
 
@@ -53,13 +62,18 @@ def _layered(opened: Opened, found: tuple[str, Any], runnable: tuple[Any, tuple[
     calls = _recorded(opened, lambda: wrapper(*args, **kwargs), layers)
     if not calls:
         raise InputError(opened.name, f"its forward does not call the layers of {path}")
+    owners = owner_names(opened.module, layers, calls)
+    for call in calls:
+        call.print += ",".join(_common(layers[call.layer], owners))
     sequence, firsts = kinds(calls)
     distinct = tuple(
-        _layer(opened, f"{path}.{calls[first].layer}", layers[calls[first].layer], calls[first], kind)
+        _layer(opened, f"{path}.{calls[first].layer}", layers[calls[first].layer], calls[first], kind, owners)
         for kind, first in enumerate(firsts)
     )
+    names = first_names(opened.module)
     with stubbed(layers, calls):
         program = export(opened.name, wrapper, args, kwargs, "")
+    program.weights = [replace(value, key=names.get(value.key, value.key)) for value in program.weights]
     before, after, feeds = cut(opened.name, program)
     fed = tuple(_hidden_first(feeds[first], calls[first], calls[first - 1] if first else None) for first in firsts)
     used = [layers[index] for index in dict.fromkeys(call.layer for call in calls)]
@@ -81,13 +95,20 @@ def _recorded(opened: Opened, run: Any, layers: Any) -> list[Call]:
             raise InputError(again.where, f"{again.what}; without masks it {error.what}") from error
 
 
-def _layer(opened: Opened, path: str, layer: Any, call: Call, kind: int) -> Capture:
+def _common(layer: Any, owners: dict[int, str]) -> list[str]:
+    """Names of the parameters of a layer that other parts have too."""
+    return [owners[id(p)] for p in layer.parameters() if id(p) in owners]
+
+
+def _layer(opened: Opened, path: str, layer: Any, call: Call, kind: int, owners: dict[int, str]) -> Capture:
     from torch.utils import _pytree
 
     args, kwargs = _pytree.tree_unflatten(call.leaves, call.spec)
     prefix = path.rpartition(".")[0] + ".{layer}."
     module = _storing(layer, call) if call.stored else layer
     program = export(f"{opened.name}: {path}", module, tuple(args), dict(kwargs), prefix)
+    keys = {prefix + name: owners[id(p)] for name, p in layer.named_parameters() if id(p) in owners}
+    program.weights = [replace(value, key=keys.get(value.key, value.key)) for value in program.weights]
     return as_capture(f"layer{kind}", program, _hidden_number(call))
 
 

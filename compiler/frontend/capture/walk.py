@@ -8,6 +8,7 @@ from typing import Final
 
 from compiler.frontend.capture import costs
 from compiler.frontend.capture.axes import Axes, Axis
+from compiler.frontend.capture.chosen import INDEX
 from compiler.frontend.capture.fused import PART
 from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Ref
 from compiler.frontend.capture.seen import Call, Origin, Seen
@@ -199,7 +200,7 @@ def _along(flow: Flow, call: Call) -> str | None:
     x = flow.seen[call.must(0, "self")].axes
     place = 2 if call.name == "aten.topk" else 1
     dim = call.number(place, "dim", -1) % len(x)
-    if flow.atoms.tokens in flow.atoms.leaves(x[dim]):
+    if flow.atoms.tokens in flow.atoms.leaves(x[dim]) and call.name not in costs.SCANS:
         return "goes along the tokens outside a semantic operator"
     kind = Kind.SORT if call.name in costs.SORTS else Kind.SCAN if call.name in costs.SCANS else Kind.REDUCE
     flops = costs.ALONG.get(call.name) or costs.SORTS.get(call.name) or 1
@@ -266,11 +267,21 @@ def _attention(flow: Flow, call: Call) -> str | None:
     if mask is not None and flow.seen[mask].origin is not Origin.TABLE:
         return "adds to the scores what depends on weights or activations"
     if chosen is not None and flow.seen[chosen].origin is Origin.DATA:
-        return "attends to keys that an indexer chooses"
+        indices = {value for step in flow.steps if step.kind is Kind.INDEX for value in step.outputs}
+        if not indices.issuperset(flow.seen[chosen].roots):
+            return "attends to keys that something else than an indexer of this layer chooses"
     heads, rows = q[-3], q[-2]
     axes = ((), rows, heads, v[-1]) if own else ((), heads, rows, v[-1])
     flow.add(Kind.ATTENTION, call, (axes,), flow.atoms.flat(axes))
     return None
+
+
+def _indexer(flow: Flow, call: Call) -> None:
+    q, k, weights = (flow.seen[call.must(place)].axes for place in range(3))
+    flow.atoms.unify(q[-1], k[-1])
+    flow.atoms.unify(q[-2], weights[-1])
+    axes = ((), (flow.atoms.tokens,), flow.atoms.axis(call.shape[-1]))
+    flow.add(Kind.INDEX, call, (axes,) * len(call.node.outputs), flow.atoms.flat(axes))
 
 
 def _experts(flow: Flow, call: Call) -> None:
@@ -322,6 +333,7 @@ _TABLE: Final[tuple[tuple[frozenset[str], Rule], ...]] = (
     (frozenset({"aten.conv1d", "aten.convolution", "rdutune.causal_conv"}), _conv),
     (frozenset({"rdutune.attention", "aten.scaled_dot_product_attention"}), _attention),
     (frozenset({"rdutune.experts"}), _experts),
+    (frozenset({INDEX}), _indexer),
     (frozenset(f"rdutune.{n}" for n in ("gated_delta", "kda", "ssm_scan", "selective_scan")), _recurrence),
 )
 RULES: Final[dict[str, Rule]] = {name: rule for names, rule in _TABLE for name in names}
