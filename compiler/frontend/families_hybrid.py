@@ -154,6 +154,9 @@ HYBRIDS: Final[dict[str, Family]] = {
         _MAMBA_IN,
         partial=True,
     ),
+    "falcon_h1": Family(
+        "FalconH1ForCausalLM", "FalconH1Config", linear_facts.falcon_h1, ffn_facts.dense_maybe_biased, _MAMBA_IN
+    ),
     "jamba": Family("JambaForCausalLM", "JambaConfig", linear_facts.jamba, hybrid_ffn_facts.jamba, _MAMBA_IN),
     "granitemoehybrid": Family(
         "GraniteMoeHybridForCausalLM",

@@ -21,7 +21,7 @@ from compiler.frontend.linear import (
     Recurrent,
     ShortConv,
 )
-from compiler.frontend.mixers import Attention, LatentAttention, Mixer, QkNorm
+from compiler.frontend.mixers import Attention, Beside, LatentAttention, Mixer, QkNorm
 from compiler.frontend.names import Names
 from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, positive
 from compiler.frontend.sparse import SparseIndexer
@@ -31,6 +31,7 @@ __all__ = [
     "LAYER_NORM",
     "RMS",
     "Attention",
+    "Beside",
     "Dense",
     "ExpertNames",
     "Fact",
@@ -190,7 +191,7 @@ class ModelSpec:
     @property
     def state_bytes(self) -> int:
         """Bytes of recurrent state a sequence, all layers, however long it is."""
-        return sum(layer.mixer.state_nbytes for layer in self.layers if isinstance(layer.mixer, Recurrent))
+        return sum(layer.mixer.state_nbytes for layer in self.layers if isinstance(layer.mixer, Recurrent | Beside))
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
