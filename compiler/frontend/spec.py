@@ -110,6 +110,8 @@ class Layer:
     def __post_init__(self) -> None:
         if self.mixer is None and self.ffn is None:
             raise ValueError("a layer without mixer and feed-forward part")
+        if isinstance(self.mixer, Beside) and self.wiring is not Wiring.SERIAL:
+            raise ValueError("two mixers side by side, and the feed-forward part beside them too")
 
     @property
     def label(self) -> str:
