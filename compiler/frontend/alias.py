@@ -111,6 +111,9 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "ssm_groups": ("n_groups", "mamba_n_groups"),
     "ssm_expand": ("expand", "mamba_expand"),
     "ssm_proj_bias": ("mamba_proj_bias",),
+    "ssm_width": ("mamba_d_ssm",),
+    "ssm_norm": ("mamba_rms_norm",),
+    "ssm_out_bias": ("projectors_bias",),
     "ssm_rank": ("time_step_rank", "mamba_dt_rank"),
     "shared_width": (
         "shared_expert_intermediate_size",

@@ -9,7 +9,7 @@ from compiler.frontend.indexer import add_indexer, indexer_sizes, select_latents
 from compiler.frontend.linear import Recurrent
 from compiler.frontend.quant import WeightKind
 from compiler.frontend.recurrent import add_linear, linear_sizes
-from compiler.frontend.spec import Attention, LatentAttention, Layer, Mixer, QkNorm, Wiring
+from compiler.frontend.spec import Attention, Beside, LatentAttention, Layer, Mixer, QkNorm, Wiring
 from compiler.ir.graph import Op, Pattern, Phase, Role
 
 #: Softmax: maximum, subtract, exponential (counted as 3), add, divide: 7 operations a score.
@@ -28,6 +28,8 @@ def mixer_sizes(mixer: Mixer, context: int) -> dict[str, int]:
     """Sizes of the dimensions of a mixer. `context` is what the cache of this layer holds."""
     if isinstance(mixer, Recurrent):
         return linear_sizes(mixer)
+    if isinstance(mixer, Beside):
+        return mixer_sizes(mixer.attention, context) | linear_sizes(mixer.linear)
     sizes = {"context": mixer.cached_tokens(context)}
     if isinstance(mixer, Attention):
         return sizes | {"kv_heads": mixer.kv_heads, "q_group": mixer.q_group, "head_dim": mixer.head_dim}
@@ -47,15 +49,25 @@ def add_mixer(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
     if layer.pre_norm:
         b.norm(f"{part}.norm", "x", "attn.normed", "tokens hidden", layer.norm)
         source = "attn.normed"
+    last = "attn.out"
     if isinstance(layer.mixer, Recurrent):
         out = add_linear(b, layer.mixer, phase, source)
+    elif isinstance(layer.mixer, Beside):
+        out = (
+            *_add_gqa(b, layer.mixer.attention, phase, source),
+            *add_linear(b, layer.mixer.linear, phase, source, "mixer.out"),
+        )
+        both = Op(
+            "mixer.add", Pattern.MAP, b.dims("tokens hidden"), ("attn.out", "mixer.out"), ("attn.sum",), linear=True
+        )
+        b.emit(both, "tokens hidden")
+        last = "attn.sum"
     elif isinstance(layer.mixer, Attention):
         out = _add_gqa(b, layer.mixer, phase, source)
     elif isinstance(layer.mixer, LatentAttention):
         out = _add_mla(b, layer.mixer, phase, source)
     else:
         raise TypeError(f"no mixer: {layer.mixer}")
-    last = "attn.out"
     if layer.post_norm:
         b.norm(f"{part}.post_norm", last, "attn.out_normed", "tokens hidden", layer.norm)
         last = "attn.out_normed"

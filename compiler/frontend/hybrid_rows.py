@@ -159,6 +159,13 @@ HYBRIDS: Final[dict[str, Family]] = {
     "jamba": Family(
         "JambaForCausalLM", "JambaConfig", linear_facts.jamba, hybrid_ffn_facts.jamba, Shell(names=_MAMBA_IN)
     ),
+    "falcon_h1": Family(
+        "FalconH1ForCausalLM",
+        "FalconH1Config",
+        linear_facts.falcon_h1,
+        ffn_facts.Plain(bias="mlp_bias"),
+        Shell(names=_MAMBA_IN),
+    ),
     "granitemoehybrid": Family(
         "GraniteMoeHybridForCausalLM",
         "GraniteMoeHybridConfig",

@@ -146,7 +146,7 @@ class Mamba2(Recurrent):
     """State space duality (Mamba-2, Dao and Gu, 2024). B and C play key and query, x the value.
 
     heads: in all; each of the `groups` of B and C serves heads / groups of them. k_dim: the state size; v_dim: of a
-    head. bias: of the projections.
+    head. bias, out_bias: of the projections in and out. norm: a norm over each group behind the gate.
     """
 
     groups: int
@@ -156,6 +156,8 @@ class Mamba2(Recurrent):
     kernel: int
     conv_bias: bool = True
     bias: bool = False
+    out_bias: bool = False
+    norm: bool = True
 
     def __post_init__(self) -> None:
         positive("Mamba-2", self.groups, self.heads, self.k_dim, self.v_dim, self.kernel)
@@ -178,8 +180,8 @@ class Mamba2(Recurrent):
         """Projections of gate, x, B, C and step; convolution; step bias, rate and skip a head; norm; output."""
         channels, values = _channels(self.groups, self.heads, self.k_dim, self.v_dim), self.heads * self.v_dim
         into = (hidden + self.bias) * (channels + values + self.heads)
-        out = hidden * (values + self.bias)
-        return into + channels * (self.kernel + self.conv_bias) + 3 * self.heads + values + out
+        out = hidden * (values + self.out_bias)
+        return into + channels * (self.kernel + self.conv_bias) + 3 * self.heads + values * self.norm + out
 
 
 @dataclass(frozen=True, slots=True)

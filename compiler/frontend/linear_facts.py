@@ -10,7 +10,7 @@ from compiler.frontend.linear import GatedDeltaNet, KimiDelta, LightningAttentio
 from compiler.frontend.mixer_facts import STATED, Dim, Heads, Kv, QkRule, Rotary, latent_mixer
 from compiler.frontend.patterns import Part, Pattern, interval, letters, listed, named, period, resolve, words, zero_one
 from compiler.frontend.spans import Span
-from compiler.frontend.spec import Attention, Mixer, QkNorm, SparseIndexer
+from compiler.frontend.spec import Attention, Beside, Mixer, QkNorm, SparseIndexer
 
 Mixers = tuple[Mixer | None, ...]
 
@@ -214,9 +214,22 @@ def granite_hybrid(facts: Facts, layers: int) -> Mixers:
     return _place(facts, pattern, {Part.LINEAR: lambda: _expanded(facts), Part.FULL: full})
 
 
-def _expanded(facts: Facts) -> Mamba2:
-    """Mamba-2 as wide as expand x hidden_size; `mamba_d_head` may be "auto"."""
-    heads, width = facts.integer("ssm_heads"), _inner(facts)
+def falcon_h1(facts: Facts, layers: int) -> Mixers:
+    """In every layer Mamba-2 beside attention; the width of Mamba-2 may be stated, its norm is optional."""
+    base = _attention(facts, Heads(_everywhere, bias=(STATED,)))
+    width = facts.maybe_integer("ssm_width")
+    if width is not None:
+        facts.ignore("ssm_expand", "mamba_d_ssm says the width")
+    elif not facts.states("ssm_width") or facts.find("ssm_expand") is None:
+        raise facts.missing("ssm_width", "add mamba_d_ssm: a width, or null for mamba_expand x hidden_size")
+    norm, out_bias = facts.flag("ssm_norm", False), facts.flag("ssm_out_bias", False)
+    space = replace(_expanded(facts, width), norm=norm, out_bias=out_bias)
+    return (Beside(base, space),) * layers
+
+
+def _expanded(facts: Facts, stated: int | None = None) -> Mamba2:
+    """Mamba-2 as wide as `stated`, else expand x hidden_size; `mamba_d_head` may be "auto"."""
+    heads, width = facts.integer("ssm_heads"), _inner(facts) if stated is None else stated
     found = facts.find("ssm_head_dim")
     if found is not None and found.value != "auto":
         dim = facts.integer("ssm_head_dim")
@@ -224,8 +237,8 @@ def _expanded(facts: Facts) -> Mamba2:
         facts.assume("ssm_head_dim", width // heads, "auto: expand x hidden_size / heads")
         dim = width // heads
     if heads * dim != width:
-        what = f"is {heads}: {heads} heads of {dim} are not expand x hidden_size = {width}"
-        raise facts.error("ssm_heads", what, "heads that fill it")
+        what = f"is {heads}: {heads} heads of {dim} do not fill a width of {width}"
+        raise facts.error("ssm_heads", what, "heads that fill mamba_d_ssm, or expand x hidden_size")
     return _state_space(facts, heads, dim, facts.flag("ssm_proj_bias", False))
 
 
@@ -234,7 +247,7 @@ def _state_space(facts: Facts, heads: int, dim: int, bias: bool) -> Mamba2:
     if heads % groups:
         raise facts.error("ssm_groups", f"is {groups}, which does not divide the {heads} heads", f"divides {heads}")
     state, kernel = facts.integer("ssm_state"), facts.integer("conv_kernel")
-    return Mamba2(groups, heads, state, dim, kernel, facts.flag("conv_bias", True), bias)
+    return Mamba2(groups, heads, state, dim, kernel, facts.flag("conv_bias", True), bias, bias)
 
 
 def _inner(facts: Facts) -> int:

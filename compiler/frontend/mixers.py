@@ -132,4 +132,33 @@ class LatentAttention:
         return query + down + up + index + self.heads * self.v_dim * hidden + hidden * self.bias
 
 
-Mixer = Attention | LatentAttention | LinearMixer
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Attention and a mixer without a softmax, side by side on the same input; their outputs are added (Falcon-H1)."""
+
+    attention: Attention
+    linear: LinearMixer
+
+    @property
+    def label(self) -> str:
+        return f"{self.attention.label}_{self.linear.label}"
+
+    @property
+    def kv_elements_per_token(self) -> int:
+        """Cache elements a token of one layer: those of the attention."""
+        return self.attention.kv_elements_per_token
+
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes a sequence keeps in one layer, however long it is, beside the cache."""
+        return self.linear.state_nbytes
+
+    def cached_tokens(self, context: int) -> int:
+        """Tokens of a sequence of `context` that the cache of one layer holds."""
+        return self.attention.cached_tokens(context)
+
+    def params(self, hidden: int) -> int:
+        return self.attention.params(hidden) + self.linear.params(hidden)
+
+
+Mixer = Attention | LatentAttention | LinearMixer | Beside

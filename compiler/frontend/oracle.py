@@ -148,7 +148,7 @@ def _by_layer(ours: Counter[str], theirs: Counter[str]) -> list[str]:
 
 
 #: Ops whose FLOPs the class does not do as matrix products.
-_NOT_PRODUCTS = ("ffn.combine",)
+_NOT_PRODUCTS = ("ffn.combine", "ffn.shared_scale")
 
 
 def _flops(make: Make, opened: Any) -> Check:
@@ -236,12 +236,21 @@ def class_cache(opened: Any) -> tuple[int, str]:
     notes = []
     if latent:
         notes.append("the class keeps keys and values of all heads; counted as latents")
+    if any(_copies(config, tensor) > 1 for layer in layers for tensor in _tensors(layer.get("keys"))):
+        notes.append("the class keeps a copy of each key and value for every query head; counted once")
     if any(_tensors(layer.get("conv_states")) for layer in layers):
         notes.append("the class keeps the token itself in the state of a convolution; counted without")
-    return sum(_held(layer, latent) for layer in layers), "; ".join(notes)
+    return sum(_held(layer, latent, config) for layer in layers), "; ".join(notes)
 
 
-def _held(layer: dict[str, Any], latent: int) -> int:
+def _copies(config: Any, tensor: Any) -> int:
+    """How many times the class holds each head of a cached (batch, heads, tokens, dim) tensor."""
+    heads = getattr(config, "num_kv_heads", None)  # the spelling of Falcon, whose class broadcasts before it caches
+    several = isinstance(heads, int) and tensor.dim() == 4 and tensor.shape[1] % heads == 0
+    return int(tensor.shape[1] // heads) if several and getattr(config, "new_decoder_architecture", False) else 1
+
+
+def _held(layer: dict[str, Any], latent: int, config: Any) -> int:
     """Elements in a layer of the class's cache. latent: those of a token in latent form, 0 for none."""
     total = 0
     for name, value in layer.items():
@@ -249,7 +258,7 @@ def _held(layer: dict[str, Any], latent: int) -> int:
             if name == "conv_states":
                 total += tensor.numel() // tensor.shape[-1] * (tensor.shape[-1] - 1)
             elif not (latent and name in ("keys", "values")):
-                total += tensor.numel()
+                total += tensor.numel() // (_copies(config, tensor) if name in ("keys", "values") else 1)
     return total + (TRACED_TOKENS * latent if latent and _tensors(layer.get("keys")) else 0)
 
 

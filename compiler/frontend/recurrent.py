@@ -62,9 +62,11 @@ def linear_sizes(mixer: LinearMixer) -> dict[str, int]:
     return sizes | ({"groups": groups, "heads": mixer.heads // groups} if 1 < groups < mixer.heads else {})
 
 
-def add_linear(b: BlockBuilder, mixer: LinearMixer, phase: Phase, source: str) -> tuple[str, ...]:
-    """Append the ops of `mixer` on `source`; they end in `attn.out`. Returns the states among the block's outputs."""
-    parts = _Parts(b, phase, source)
+def add_linear(
+    b: BlockBuilder, mixer: LinearMixer, phase: Phase, source: str, out: str = "attn.out"
+) -> tuple[str, ...]:
+    """Append the ops of `mixer` on `source`; they end in `out`. Returns the states among the block's outputs."""
+    parts = _Parts(b, phase, source, out)
     if isinstance(mixer, GatedDeltaNet):
         _gated_delta(parts, mixer)
     elif isinstance(mixer, KimiDelta):
@@ -87,6 +89,7 @@ class _Parts:
     b: BlockBuilder
     phase: Phase
     source: str
+    out: str
     states: list[str] = field(default_factory=list)
 
     def weight(self, role: str, words: str) -> str:
@@ -164,7 +167,7 @@ class _Parts:
 
     def leave(self, source: str, words: str, bias: bool = False) -> None:
         weight = Weight(self.b.names.module("mixer.out_proj"), bias)
-        self.b.project("mixer.out_proj", (source,), "attn.out", f"tokens hidden <- {words}", weight)
+        self.b.project("mixer.out_proj", (source,), self.out, f"tokens hidden <- {words}", weight)
 
 
 def _heads(b: BlockBuilder) -> tuple[str, str]:
@@ -262,8 +265,9 @@ def _mamba2(p: _Parts, mixer: Mamba2) -> None:
     p.scan((f"{heads} k_dim v_dim", value), ("c_mixed", "b_mixed", "stepped", "decayed"), LINEAR_FLOPS)
     _skip(p, value, heads)
     p.gate("mixer.skipped", value, ACTIVATION_FLOPS)
-    _group_norm(p, value, per_group="groups" in p.b.sizes, per_head=1 < mixer.groups == mixer.heads)
-    p.leave("mixer.normed_out", value, mixer.bias)
+    if mixer.norm:
+        _group_norm(p, value, per_group="groups" in p.b.sizes, per_head=1 < mixer.groups == mixer.heads)
+    p.leave("mixer.normed_out" if mixer.norm else "mixer.gated", value, mixer.out_bias)
 
 
 def _skip(p: _Parts, words: str, heads: str) -> None:

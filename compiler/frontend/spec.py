@@ -21,7 +21,7 @@ from compiler.frontend.linear import (
     Recurrent,
     ShortConv,
 )
-from compiler.frontend.mixers import Attention, LatentAttention, Mixer, QkNorm
+from compiler.frontend.mixers import Attention, Beside, LatentAttention, Mixer, QkNorm
 from compiler.frontend.names import Names
 from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, positive
 from compiler.frontend.quantisation import Quantisation, Rule, WeightKind
@@ -33,6 +33,7 @@ __all__ = [
     "LAYER_NORM",
     "RMS",
     "Attention",
+    "Beside",
     "Dense",
     "ExpertNames",
     "Fact",
@@ -113,6 +114,8 @@ class Layer:
     def __post_init__(self) -> None:
         if self.mixer is None and self.ffn is None:
             raise ValueError("a layer without mixer and feed-forward part")
+        if isinstance(self.mixer, Beside) and self.wiring is not Wiring.SERIAL:
+            raise ValueError("two mixers side by side, and the feed-forward part beside them too")
 
     @property
     def label(self) -> str:
@@ -186,7 +189,7 @@ class ModelSpec:
     @property
     def state_bytes(self) -> int:
         """Bytes of recurrent state a sequence, all layers, however long it is."""
-        return sum(layer.mixer.state_nbytes for layer in self.layers if isinstance(layer.mixer, Recurrent))
+        return sum(layer.mixer.state_nbytes for layer in self.layers if isinstance(layer.mixer, Recurrent | Beside))
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:

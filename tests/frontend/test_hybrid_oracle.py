@@ -31,6 +31,7 @@ MIXERS = (
     "MambaMixer",
     "Mamba2Mixer",
     "BambaMixer",
+    "FalconH1Mixer",
     "MambaLayer",
     "ShortConv",
 )
@@ -161,12 +162,13 @@ def test_states_are_those_of_the_class(spec_of, name):
         key = "cache"
         model(torch.arange(TOKENS)[None], use_cache=True, **{key: cache})
     for layer, kept in zip(spec.layers, cache.layers, strict=False):
-        if isinstance(layer.mixer, Recurrent):
+        linear = getattr(layer.mixer, "linear", layer.mixer)
+        if isinstance(linear, Recurrent):
             states = [t for t in _values(kept.recurrent_states) if t is not None]
-            assert layer.mixer.state_elements == sum(t.numel() for t in states)
+            assert linear.state_elements == sum(t.numel() for t in states)
             rows = [t for t in _values(kept.conv_states) if t is not None]
-            assert layer.mixer.conv_elements == sum(t.numel() // t.shape[-1] * (t.shape[-1] - 1) for t in rows)
-        elif layer.mixer is not None:
+            assert linear.conv_elements == sum(t.numel() // t.shape[-1] * (t.shape[-1] - 1) for t in rows)
+        if layer.mixer is not None and layer.mixer.kv_elements_per_token:
             rows = [kept.keys, kept.values, getattr(kept, "indexer_keys", None)]
             kept_elements = sum(t.numel() for t in rows if t is not None)
             assert layer.mixer.kv_elements_per_token * TOKENS == kept_elements

@@ -1,7 +1,7 @@
 """Sparse indexers: the scores of a few small heads, their weighted sum and the top-k, put together as one operator.
 
-An indexer written out is a product of tokens with tokens, whose second axis is the context; as one operator its keys can
-be cached. `rdutune.index`: q (b,t,h,d), k (b,t,d), weights (b,t,h), top_k -> indices (b,t,chosen).
+An indexer written out is a product of tokens with tokens, whose second axis is the context; as one operator its keys
+can be cached. `rdutune.index`: q (b,t,h,d), k (b,t,d), weights (b,t,h), top_k -> indices (b,t,chosen).
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ _VIEWS = SAME | frozenset({"aten.unsqueeze", "aten.squeeze", "aten.transpose", "
 
 
 def indexed(capture: Capture, top_k: int) -> Capture:
-    """`capture` with every written-out indexer as one `rdutune.index`. top_k: what the configuration says, 0 for nothing.
+    """`capture` with every written-out indexer as one `rdutune.index`. top_k: as configured, 0 for nothing.
 
     The traced sequence is shorter than what an indexer chooses, so the trace cannot say how much that is.
     """

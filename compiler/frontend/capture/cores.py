@@ -165,7 +165,8 @@ def latent_cache(e: Emitter, latent: Latent, index: Step | None) -> None:
     """Append the latent rows, and expand the cached latents to keys and values of all heads; of an indexer's choice
     in decode the chosen rows only."""
     b, cached = e.builder, "context" if index is None else "cached"
-    rows, stored = ("attn.latent", "attn.k_pe"), f"batch {cached} latent_dim"
+    rows: tuple[str, ...] = ("attn.latent", "attn.k_pe")
+    stored = f"batch {cached} latent_dim"
     out = "attn.latent_new" if e.decode else "attn.latent_cache"
     append = Op("attn.kv_append", Pattern.SCATTER, b.dims("tokens latent_dim"), rows, (out,), flops_per_point=0)
     b.emit(append, "tokens latent_dim" if e.decode else stored, role=Role.KV_CACHE)
