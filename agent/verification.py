@@ -49,19 +49,19 @@ def verification(asked: Sequence[Settings], level: str) -> tuple[Row, ...]:
 
 
 def show(out: "Console", rows: Sequence[Row]) -> None:
-    """One line a comparison; differences in words below it."""
-    from rich.table import Table
+    """A line a model and door, and one a comparison below it; differences in words."""
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("model", "read by", "level", "here", "class", ""):
-        table.add_column(title, justify="right" if title in ("here", "class") else "left", no_wrap=bool(title))
     for row in rows:
-        name = Text(row.model.rstrip("/").rsplit("/", 1)[-1])
+        name = row.model.rstrip("/").rsplit("/", 1)[-1]
+        out.print(Text(f"{name} ({row.frontend})", style="bold"))
         if row.refused:
-            table.add_row(name, row.frontend, "", "", "", Text(row.refused, style="red"))
+            out.print(Text(f"  not compared: {row.refused}", style="red"))
         for check in row.checks:
-            verdict = Text("equal" if check.equal else f"differs: {check.note}", style="" if check.equal else "red")
-            table.add_row(name, row.frontend, str(check.level), f"{check.ours:,}", f"{check.theirs:,}", verdict)
-            name = Text("")
-    out.print(table)
+            told = f"  {check.level:<7} {check.ours:>21,}"
+            if check.equal:
+                out.print(Text(f"{told}  equal" + (f" ({check.note})" if check.note else "")))
+            else:
+                out.print(
+                    Text(f"{told}  differs: {check.theirs:,} in the class; {check.note}".rstrip("; "), style="red")
+                )

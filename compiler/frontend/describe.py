@@ -14,10 +14,33 @@ from compiler.frontend.spec import Fact, ModelSpec, Status, name_kinds
 from compiler.frontend.unknown import Classified
 
 FUNCTION = "model"
-#: Field -> the facts it may come from, where the names differ.
+#: Field (of a class, or of any) -> the facts it may come from, where the names differ.
 _FACTS = {
     "width": ("expert_width", "ffn_width"),
-    "shared_width": ("shared_experts", "shared_expert_width"),
+    "shared_width": ("shared_width", "shared_experts"),
+    "latent": ("latent_width",),
+    "kernel": ("conv_kernel",),
+    "GatedDeltaNet.key_heads": ("delta_key_heads",),
+    "GatedDeltaNet.heads": ("delta_heads",),
+    "GatedDeltaNet.k_dim": ("delta_key_dim",),
+    "GatedDeltaNet.v_dim": ("delta_value_dim",),
+    "KimiDelta.heads": ("kimi_heads",),
+    "KimiDelta.head_dim": ("kimi_head_dim",),
+    "KimiDelta.rank": ("kimi_head_dim",),
+    "Mamba2.groups": ("ssm_groups",),
+    "Mamba2.heads": ("ssm_heads",),
+    "Mamba2.k_dim": ("ssm_state",),
+    "Mamba2.v_dim": ("ssm_head_dim", "head_dim"),
+    "Mamba2.bias": ("ssm_proj_bias", "use_bias"),
+    "MambaOne.channels": ("ssm_expand",),
+    "MambaOne.k_dim": ("ssm_state",),
+    "MambaOne.rank": ("ssm_rank",),
+    "MambaOne.bias": ("ssm_proj_bias", "use_bias"),
+    "ShortConv.channels": ("hidden",),
+    "ShortConv.bias": ("conv_bias",),
+    "SparseIndexer.heads": ("index_heads",),
+    "SparseIndexer.dim": ("index_dim",),
+    "SparseIndexer.top_k": ("index_topk",),
     "q_group": ("heads",),
     "q_bias": ("attention_bias",),
     "k_bias": ("attention_bias",),
@@ -46,7 +69,7 @@ def describe_model(model: str) -> str:
 def describe(spec: ModelSpec) -> str:
     """The Python file of `spec`."""
     used: set[str] = set()
-    writer = Writer(lambda owner, field, value: _comment(spec.facts, used, field, value))
+    writer = Writer(lambda owner, field, value: _comment(spec.facts, used, (owner, field), value))
     body = _body(writer, spec)
     rest = [fact for fact in spec.facts if fact.name not in used and fact.name != "layers"]
     return _file(writer, spec, body, _remaining(rest))
@@ -94,9 +117,11 @@ def _name_all(
         writer.give_name(value, name)
 
 
-def _comment(facts: tuple[Fact, ...], used: set[str], field: str, value: object) -> str:
-    """Where the value of `field` comes from."""
-    found = [fact for name in _FACTS.get(field, (field,)) for fact in facts if fact.name == name]
+def _comment(facts: tuple[Fact, ...], used: set[str], place: tuple[object, str], value: object) -> str:
+    """Where the value of the field at `place` (owner, field) comes from."""
+    owner, field = place
+    names = _FACTS.get(f"{type(owner).__name__}.{field}", _FACTS.get(field, (field,)))
+    found = [fact for name in names for fact in facts if fact.name == name]
     fact = next((fact for fact in found if fact.value == value), found[0] if found else None)
     if fact is None:
         return ""
@@ -137,7 +162,8 @@ def _start(found: Classified) -> str:
     if found.spec is None:
         return _skeleton(found, asks)
     used: set[str] = set()
-    writer = Writer(lambda owner, field, value: _comment(found.spec.facts if found.spec else (), used, field, value))
+    known = found.spec.facts
+    writer = Writer(lambda owner, field, value: _comment(known, used, (owner, field), value))
     body = _body(writer, found.spec)
     intro = [f"# as {found.nearest} reads these facts; delete a raise line when the description says what it asks"]
     rest = [fact for fact in found.spec.facts if fact.name not in used and fact.name != "layers"]

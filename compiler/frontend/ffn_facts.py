@@ -168,7 +168,7 @@ def qwen3_moe(facts: Facts, layers: int) -> Ffns:
     experts, top_k = _experts(facts)
     scoring = Scoring(normalise=facts.flag("normalise", False))
     moe = MoE(experts, top_k, facts.integer("expert_width"), scoring=scoring)
-    return _choose(facts, sparse, moe, bias=False)
+    return choose(facts, sparse, moe, bias=False)
 
 
 def deepseek_v2(facts: Facts, layers: int) -> Ffns:
@@ -183,19 +183,29 @@ def deepseek_v3(facts: Facts, layers: int) -> Ffns:
 
 def _deepseek(facts: Facts, layers: int, usual: Scoring, method: str, bias: bool) -> Ffns:
     """Layer i is MoE when i >= first_k_dense_replace and moe_layer_freq divides i (the publisher's modeling code)."""
-    experts, top_k = _experts(facts)
-    width = facts.integer("expert_width")
-    shared = facts.integer("shared_experts", low=0) * width
-    scoring = _scoring(facts, usual, experts, top_k)
+    moe = with_shared(facts, usual, LLAMA_EXPERTS)
     facts.word("topk_method", ("greedy", "group_limited_greedy", "noaux_tc"), method)
+    first = first_dense(facts, layers)
+    sparse = [index >= first and chosen for index, chosen in enumerate(frequency(facts, "moe_frequency", layers))]
+    return choose(facts, sparse, moe, bias)
+
+
+def with_shared(facts: Facts, usual: Scoring, names: ExpertNames) -> MoE:
+    """Experts, and as many shared ones of their width as the config says, as one part."""
+    experts, top_k, scoring = routed(facts, usual)
+    width = facts.integer("expert_width")
+    return MoE(experts, top_k, width, facts.integer("shared_experts", low=0) * width, scoring=scoring, names=names)
+
+
+def first_dense(facts: Facts, layers: int) -> int:
+    """How many layers at the start are dense."""
     first = facts.integer("first_dense", low=0)
     if first > layers:
         raise facts.error("first_dense", f"is {first}, more than the {layers} layers", f"0 to {layers}")
-    sparse = [index >= first and chosen for index, chosen in enumerate(frequency(facts, "moe_frequency", layers))]
-    return _choose(facts, sparse, MoE(experts, top_k, width, shared, scoring=scoring), bias)
+    return first
 
 
-def _choose(facts: Facts, sparse: list[bool], moe: MoE, bias: bool) -> Ffns:
+def choose(facts: Facts, sparse: list[bool], moe: MoE, bias: bool) -> Ffns:
     """The MoE where `sparse` says so, elsewhere a dense part (with `mlp_bias` where the family's code reads it)."""
     if bias and facts.flag("mlp_bias", False):
         what = "is true: biases of dense and shared parts of an MoE model are not modelled"

@@ -1,10 +1,11 @@
 """Read the feed-forward parts of the hybrid families."""
 
 from dataclasses import replace
+from typing import Final
 
 from compiler.frontend.alias import LIMIT
 from compiler.frontend.facts import Facts
-from compiler.frontend.ffn_facts import Ffns, qwen3_moe, routed
+from compiler.frontend.ffn_facts import Ffns, choose, first_dense, qwen3_moe, routed, with_shared
 from compiler.frontend.layouts import (
     GRANITE_EXPERTS,
     JAMBA_EXPERTS,
@@ -16,9 +17,11 @@ from compiler.frontend.layouts import (
     QWEN_EXPERTS,
 )
 from compiler.frontend.linear_facts import nemotron_pattern
-from compiler.frontend.patterns import Part, every_nth
+from compiler.frontend.patterns import Part, every_nth, per_layer
 from compiler.frontend.read import describe
-from compiler.frontend.spec import Dense, ExpertNames, Ffn, MoE, Scoring
+from compiler.frontend.spec import Dense, Ffn, MoE, Scoring
+
+SIGMOID: Final = Scoring(function="sigmoid")
 
 
 def none(facts: Facts, layers: int) -> Ffns:
@@ -71,7 +74,7 @@ def nemotron_h(facts: Facts, layers: int) -> Ffns:
 
 def _nemotron_moe(facts: Facts, bias: bool) -> MoE:
     """Experts without a gate, and always one shared expert, of `moe_shared_expert_intermediate_size`."""
-    experts, top_k, scoring = routed(facts, Scoring(function="sigmoid"))
+    experts, top_k, scoring = routed(facts, SIGMOID)
     facts.ignore("shared_experts", "there is one shared expert, of its own width")
     return MoE(
         experts,
@@ -89,42 +92,24 @@ def _nemotron_moe(facts: Facts, bias: bool) -> MoE:
 
 def kimi_linear(facts: Facts, layers: int) -> Ffns:
     """Dense layers first, or as `mlp_layer_types` says; experts as in DeepSeek-V3."""
-    return _deepseek(facts, layers, KIMI_EXPERTS)
+    return choose(facts, _sparse(facts, layers), with_shared(facts, SIGMOID, KIMI_EXPERTS), bias=False)
 
 
 def deepseek_v32(facts: Facts, layers: int) -> Ffns:
     """As Kimi Linear, under DeepSeek's names."""
-    if facts.flag("mlp_bias", False):
-        raise facts.error("mlp_bias", "is true: biases of an MoE model are not modelled", "false")
     facts.word("topk_method", ("noaux_tc",), "noaux_tc")
-    return _deepseek(facts, layers, LLAMA_EXPERTS)
-
-
-def _deepseek(facts: Facts, layers: int, names: ExpertNames) -> Ffns:
-    sparse = _sparse(facts, layers)
-    plain = Dense(facts.integer("ffn_width")) if not all(sparse) else None
-    if plain is None:
-        facts.ignore("ffn_width", "all layers are MoE, with experts of their own width")
-    experts, top_k, scoring = routed(facts, Scoring(function="sigmoid"))
-    width = facts.integer("expert_width")
-    shared = facts.integer("shared_experts", low=0) * width
-    moe = MoE(experts, top_k, width, shared, scoring=scoring, names=names)
-    return tuple(moe if chosen else plain for chosen in sparse)
+    return choose(facts, _sparse(facts, layers), with_shared(facts, SIGMOID, LLAMA_EXPERTS), bias=True)
 
 
 def _sparse(facts: Facts, layers: int) -> list[bool]:
-    items = facts.items("ffn_types")
+    items = per_layer(facts, "ffn_types", layers)
     every = facts.maybe_integer("moe_frequency")
     if every not in (None, 1):
         raise facts.error("moe_frequency", f"is {every}: {facts.family} reads every layer's kind elsewhere", "1")
     if items is None:
-        first = facts.maybe_integer("first_dense", low=0)
-        if first is None:
-            raise facts.missing("first_dense", "add first_k_dense_replace, or mlp_layer_types with a word a layer")
+        first = first_dense(facts, layers)
         return [index >= first for index in range(layers)]
     facts.ignore("first_dense", "mlp_layer_types says it")
-    if len(items) != layers:
-        raise facts.error("ffn_types", f"has {len(items)} entries for {layers} layers", "one entry a layer")
     for index, item in enumerate(items):
         if item not in ("dense", "sparse"):
             raise facts.error("ffn_types", f"is {describe(item)}", "dense or sparse", f"[{index}]")
@@ -161,10 +146,8 @@ def _lfm_width(facts: Facts, stated: int) -> int:
 
 def lfm2_moe(facts: Facts, layers: int) -> Ffns:
     """Dense layers first; sigmoid scores, with a correction buffer in the choice."""
-    first = facts.integer("first_dense", low=0)
-    if first > layers:
-        raise facts.error("first_dense", f"is {first}, more than the {layers} layers", f"0 to {layers}")
-    experts, top_k, scoring = routed(facts, Scoring(function="sigmoid"))
+    first = first_dense(facts, layers)
+    experts, top_k, scoring = routed(facts, SIGMOID)
     moe = MoE(experts, top_k, facts.integer("expert_width"), scoring=scoring, names=LFM_EXPERTS)
     plain = Dense(facts.integer("ffn_width"))
     return tuple(plain if index < first else moe for index in range(layers))

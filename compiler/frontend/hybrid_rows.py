@@ -3,7 +3,7 @@
 from typing import Final
 
 from compiler.frontend import ffn_facts, hybrid_ffn_facts, linear_facts
-from compiler.frontend.family import Family, Shell
+from compiler.frontend.family import Family, Shell, scaled
 from compiler.frontend.names import LAYER, Names
 
 Modules = tuple[tuple[str, str], ...]
@@ -172,6 +172,7 @@ HYBRIDS: Final[dict[str, Family]] = {
         linear_facts.granite_hybrid,
         hybrid_ffn_facts.granite_hybrid,
         Shell(names=_GRANITE),
+        (scaled,),
     ),
     "lfm2": Family(
         "Lfm2ForCausalLM", "Lfm2Config", linear_facts.lfm2, hybrid_ffn_facts.lfm2, Shell(names=_LFM), tied=True

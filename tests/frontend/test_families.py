@@ -43,6 +43,7 @@ SENSELESS = {
     "glm4_moe": "96 heads do not divide its hidden size",
     "hunyuan_v1_dense": "it has no head_dim",
     "hunyuan_v1_moe": "it has no head_dim",
+    "lfm2_moe": "it has no layer pattern",
 }
 DEFAULTS = [name for name, family in FAMILIES.items() if family.config_class and name not in SENSELESS]
 
