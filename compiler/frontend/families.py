@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from compiler.errors import InputError
+from compiler.frontend.alias import HARMLESS, structural_keys
 from compiler.frontend.compared import with_stored
 from compiler.frontend.facts import Facts
 from compiler.frontend.family import Family
@@ -88,7 +89,7 @@ def read_spec(source: Source) -> ModelSpec:
     """The ModelSpec a configuration describes."""
     model_type, family = _family(source)
     facts = Facts(source, model_type)
-    facts.word("model_type", (model_type,), model_type)
+    _check_type(facts, model_type)
     _check_architecture(facts, family)
     layers = family.count(facts)
     mtp_modules = facts.maybe_integer("mtp_modules", low=0) or 0
@@ -120,6 +121,15 @@ def read_spec(source: Source) -> ModelSpec:
     )
 
 
+def _check_type(facts: Facts, model_type: str) -> None:
+    found = facts.find("model_type")
+    if found is not None and found.value != model_type:
+        note = f"{describe(found.value)} has no class of its own: read as {model_type}, by its architectures"
+        facts.assume("model_type", model_type, note)
+    else:
+        facts.word("model_type", (model_type,), model_type)
+
+
 def _parts(facts: Facts, family: Family, layers: int) -> list[tuple[Mixer | None, Ffn | None]]:
     """Mixer and feed-forward part of each layer; InputError for a layer with neither."""
     parts = list(zip(family.mixers(facts, layers), family.ffns(facts, layers), strict=True))
@@ -138,6 +148,9 @@ def _family(source: Source) -> tuple[str, Family]:
         what = f"is {describe(found.value)}, not a name"
         raise InputError(f"{source.where}: {found.key}", what, f"supported: {', '.join(FAMILIES)}")
     if found.value not in FAMILIES:
+        by_class = _by_architecture(source)
+        if by_class:
+            return by_class, FAMILIES[by_class]
         raise classified(source).error(FAMILIES, in_transformers(found.value))
     return found.value, FAMILIES[found.value]
 
@@ -153,6 +166,22 @@ def classified(source: Source) -> Classified:
     found = Facts(source, "a model").find("model_type")
     types = {name: family.architecture for name, family in FAMILIES.items()}
     return classify_with(source, str(found.value if found else ""), types, read_spec)
+
+
+def _by_architecture(source: Source) -> str:
+    """The supported type whose class `architectures` names, "" where there is none or the type has a class of its own.
+
+    For types that are a supported one under another name (as kimi_k2 was). A type transformers knows is not: its class
+    may differ, whatever a config claims; nor is one with a key that nobody here knows.
+    """
+    facts = Facts(source, "a model")
+    model_type, names = facts.find("model_type"), facts.items("architectures") or []
+    known = structural_keys() | HARMLESS
+    if model_type is None or len(names) != 1 or any(key not in known for key in source.values):
+        return ""
+    if in_transformers(str(model_type.value)):
+        return ""
+    return next((name for name, family in FAMILIES.items() if family.architecture == names[0]), "")
 
 
 def _check_architecture(facts: Facts, family: Family) -> None:

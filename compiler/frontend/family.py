@@ -108,6 +108,12 @@ def scaled(facts: Facts, shell: Shell) -> Shell:
     return shell
 
 
+def root_scaled(facts: Facts, shell: Shell) -> Shell:
+    """Gemma: embeddings are multiplied by the root of the hidden size; a fact, no shape."""
+    facts.fixed("embedding_scale", facts.integer("hidden") ** 0.5, f"{facts.family} takes the root of the hidden size")
+    return shell
+
+
 def falcon(facts: Facts, shell: Shell) -> Shell:
     """FalconDecoderLayer: serial, or parallel behind one norm, or (in the new architecture) behind one each."""
     parallel, new = facts.flag("parallel_attn"), facts.flag("new_decoder")

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from compiler.frontend.facts import Facts
-from compiler.frontend.layouts import GPT_OSS_EXPERTS, LLAMA4_EXPERTS, LLAMA_EXPERTS
+from compiler.frontend.layouts import GPT_OSS_EXPERTS, HUNYUAN_EXPERTS, LLAMA4_EXPERTS, LLAMA_EXPERTS
 from compiler.frontend.mixer_facts import block_configs
-from compiler.frontend.patterns import frequency, indices, last_of
+from compiler.frontend.patterns import frequency, indices, last_of, numbers
 from compiler.frontend.read import describe
 from compiler.frontend.spec import Dense, ExpertNames, Ffn, MoE, Scoring
 
@@ -51,14 +51,13 @@ class Plain:
 class Routed:
     """How a family's code reads experts that all layers have.
 
-    width: the fact that is their width. scoring: how the router chooses. shared: whether one more expert, of the same
-    width, sees all tokens. limit: the only number of experts a token the family's code has, 0 for any.
+    width: the fact that is their width. scoring: how the router chooses.
+    limit: the only number of experts a token that the family's code has, 0 for any.
     """
 
     names: ExpertNames = LLAMA_EXPERTS
     width: str = "ffn_width"
     scoring: Scoring = SOFTMAX
-    shared: bool = False
     limit: int = 0
 
     def __call__(self, facts: Facts, layers: int) -> Ffns:
@@ -68,12 +67,33 @@ class Routed:
                 "top_k", f"is {top_k}: the router of {facts.family} chooses {self.limit}", f"{self.limit}"
             )
         width = facts.integer(self.width)
-        shared = width if self.shared else 0
-        return (MoE(experts, top_k, width, shared, scoring=self._scoring(facts), names=self.names),) * layers
+        return (MoE(experts, top_k, width, scoring=self.chosen(facts), names=self.names),) * layers
 
-    def _scoring(self, facts: Facts) -> Scoring:
-        facts.word("scoring", ("softmax", "sigmoid"), self.scoring.function)
+    def chosen(self, facts: Facts) -> Scoring:
+        """The family's own; InputError where the config says otherwise."""
+        facts.word("scoring", (self.scoring.function,), self.scoring.function)
+        if facts.flag("normalise", self.scoring.normalise) != self.scoring.normalise:
+            what = f"differs from the router of {facts.family}"
+            raise facts.error("normalise", what, f"{str(self.scoring.normalise).lower()}, or no key")
         return self.scoring
+
+
+def hunyuan(facts: Facts, layers: int) -> Ffns:
+    """Experts and one shared expert of width `intermediate_size`; `moe_topk` may be a list with one number a layer.
+
+    Other widths and numbers of shared experts, which the class in transformers does not read, are InputErrors.
+    """
+    chosen = numbers(facts, "top_k", layers)
+    if chosen is None:
+        raise facts.missing("top_k")
+    experts, width = facts.integer("experts"), facts.integer("ffn_width")
+    for fact, right in (("expert_width", width), ("shared_expert_number", 1)):
+        if set(numbers(facts, fact, layers) or (right,)) != {right}:
+            raise facts.error(fact, "is not modelled", f"{right} in all layers")
+    if max(chosen) > experts:
+        raise facts.error("top_k", f"is {max(chosen)}, more than the {experts} experts", f"1 to {experts}")
+    scoring = Routed().chosen(facts)
+    return tuple(MoE(experts, k, width, width, scoring=scoring, names=HUNYUAN_EXPERTS) for k in chosen)
 
 
 def olmoe(facts: Facts, layers: int) -> Ffns:

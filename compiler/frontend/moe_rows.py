@@ -51,7 +51,7 @@ EXPERTS: Final[dict[str, Family]] = {
         "PhimoeForCausalLM",
         "PhimoeConfig",
         Heads(spans.optional_window, bias=(STATED,)),
-        Routed(layouts.MIXTRAL_EXPERTS, scoring=Scoring("softmax", normalise=False), limit=2),
+        Routed(layouts.MIXTRAL_EXPERTS, scoring=Scoring("sparsemixer", normalise=False), limit=2),
         Shell(LAYER_NORM),
         (head_bias,),
     ),
@@ -108,7 +108,7 @@ EXPERTS: Final[dict[str, Family]] = {
         "HunYuanMoEV1ForCausalLM",
         "HunYuanMoEV1Config",
         Heads(spans.no_windows, kv=Kv.RULE, dim=Dim.NEEDED, bias=(STATED,), qk_norm=_HEAD_RMS),
-        Routed(layouts.HUNYUAN_EXPERTS, shared=True),
+        ffn_facts.hunyuan,
         Shell(names=layouts.HUNYUAN),
     ),
 }

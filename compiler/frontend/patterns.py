@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Final
 
-from compiler.frontend.alias import spellings
+from compiler.frontend.alias import LIMIT, spellings
 from compiler.frontend.facts import Facts
 from compiler.frontend.read import describe
 
@@ -84,6 +84,19 @@ def bits(facts: Facts, fact: str, layers: int, right: str = "one 0 or 1 a layer"
     if bad is not None:
         raise facts.error(fact, f"has the entry {describe(items[bad])}", right, f"[{bad}]")
     return tuple(item == 1 for item in items)
+
+
+def numbers(facts: Facts, fact: str, layers: int) -> tuple[int, ...] | None:
+    """A number for all layers, or a list with one a layer (each at least 1); None when absent."""
+    found = facts.find(fact)
+    if found is None or not isinstance(found.value, list):
+        one = facts.maybe_integer(fact)
+        return None if one is None else (one,) * layers
+    items = per_layer(facts, fact, layers) or []
+    bad = next((item for item in items if type(item) is not int or not 1 <= item <= LIMIT), None)
+    if bad is not None or not items:
+        raise facts.error(fact, f"has the entry {describe(bad)}", "a number, or one a layer")
+    return tuple(item for item in items if isinstance(item, int))
 
 
 def indices(facts: Facts, fact: str, layers: int) -> frozenset[int] | None:

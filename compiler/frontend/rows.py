@@ -12,6 +12,7 @@ from compiler.frontend.family import (
     falcon,
     learned_positions,
     residual_before_norm,
+    root_scaled,
     scaled,
     soft_logits,
 )
@@ -210,7 +211,13 @@ _LLAMA: Final[dict[str, Family]] = {
 
 _GEMMA: Final[dict[str, Family]] = {
     "gemma": Family(
-        "GemmaForCausalLM", "GemmaConfig", _GEMMA_HEADS, Plain(), tied=True, activation="gelu_pytorch_tanh"
+        "GemmaForCausalLM",
+        "GemmaConfig",
+        _GEMMA_HEADS,
+        Plain(),
+        adjust=(root_scaled,),
+        tied=True,
+        activation="gelu_pytorch_tanh",
     ),
     "gemma2": Family(
         "Gemma2ForCausalLM",
@@ -218,7 +225,7 @@ _GEMMA: Final[dict[str, Family]] = {
         replace(_GEMMA_HEADS, spans=Alternating(2), softcap=True),
         Plain(),
         _SANDWICH,
-        (soft_logits, scaled),
+        (soft_logits, scaled, root_scaled),
         tied=True,
         activation="gelu_pytorch_tanh",
     ),
@@ -228,7 +235,7 @@ _GEMMA: Final[dict[str, Family]] = {
         replace(_GEMMA_HEADS, spans=Alternating(6), softcap=True, qk_norm=_HEAD_RMS),
         Plain(),
         _SANDWICH,
-        (soft_logits, scaled),
+        (soft_logits, scaled, root_scaled),
         tied=True,
         activation="gelu_pytorch_tanh",
     ),
