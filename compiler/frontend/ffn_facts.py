@@ -120,6 +120,9 @@ def llama4(facts: Facts, layers: int) -> Ffns:
     """
     chosen = indices(facts, "moe_layers", layers)
     if chosen is None:
+        if facts.maybe_integer("moe_step") is None:
+            hint = "add interleave_moe_layer_step: a number of layers, or moe_layers: indices of layers"
+            raise facts.missing("moe_step", hint)
         sparse = last_of(facts, "moe_step", layers)
     else:
         facts.ignore("moe_step", "moe_layers says it")

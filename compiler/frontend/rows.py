@@ -17,7 +17,7 @@ from compiler.frontend.family import (
     soft_logits,
 )
 from compiler.frontend.ffn_facts import Plain
-from compiler.frontend.mixer_facts import QKV_FIXED, QKV_STATED, STATED, Bias, Dim, Heads, Kv, QkRule, Rotary
+from compiler.frontend.mixer_facts import QKV_FIXED, STATED, Bias, Dim, Heads, Kv, QkRule, Rotary
 from compiler.frontend.parts import LAYER_NORM, Norm, NormKind
 from compiler.frontend.spans import Alternating
 from compiler.frontend.spec import QkNorm, Wiring
@@ -28,7 +28,8 @@ _HEAD_RMS: Final = QkRule(QkNorm.HEAD)
 _LLAMA_HEADS: Final = Heads(spans.no_windows, kv=Kv.RULE, bias=(STATED,))
 _GPT_HEADS: Final = Heads(spans.no_windows, kv=Kv.ALL, dim=Dim.QUOTIENT)
 _GEMMA_HEADS: Final = Heads(spans.no_windows, dim=Dim.NEEDED, bias=(STATED,))
-_GLM_HEADS: Final = Heads(spans.no_windows, dim=Dim.NEEDED, bias=(QKV_STATED,), rotary=Rotary(0.5))
+_GLM_BIAS: Final = Bias("qkv", "attention_bias", True)
+_GLM_HEADS: Final = Heads(spans.no_windows, dim=Dim.NEEDED, bias=(_GLM_BIAS,), rotary=Rotary(0.5))
 _SANDWICH: Final = Shell(post_norm=True, names=layouts.GEMMA2)
 #: Norms after the parts only.
 _AFTER: Final = Shell(pre_norm=False, post_norm=True)

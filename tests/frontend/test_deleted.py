@@ -9,6 +9,7 @@ from huggingface_hub.errors import StrictDataclassError
 from compiler.errors import InputError
 from compiler.frontend.families import FAMILIES
 from tests.frontend.oracle import parameters
+from tests.frontend.small import SMALL
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -68,7 +69,15 @@ def by_class(config: dict[str, Any]) -> int | None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_key_deleted_or_null(published, spec_of, name):
-    config = shortened(published(name))
+    check(spec_of, shortened(published(name)))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_key_of_a_small_config_deleted_or_null(spec_of, name):
+    check(spec_of, SMALL[name])
+
+
+def check(spec_of, config):
     whole = spec_of(config).params
     for key, changed in edits(config):
         try:

@@ -29,6 +29,18 @@ NAMES = [
     "Nemotron-H-56B-Base-8K",
     "NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
 ]
+#: What a deleted key of these changes is compared with their class in test_deleted.
+MORE = [
+    "BLOOM-176B",
+    "DBRX-132B",
+    "Falcon-40B",
+    "GLM-4.5",
+    "GPT2-large-layout",
+    "Gemma-2-9b",
+    "Llama-3_3-Nemotron-Super-49B-v1",
+    "MiniMax-M2.5",
+    "Phi-3.5-MoE-instruct",
+]
 VALUES = [
     None,
     "x",
@@ -73,13 +85,13 @@ def attempt(spec_of, config):
     return spec
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + MORE)
 def test_any_key_with_any_value(spec_of, published, name):
     config = published(name)
     for key in config:
         for value in VALUES:
             attempt(spec_of, config | {key: value})
-    for outer in ("rope_scaling", "quantization_config"):
+    for outer in ("rope_scaling", "quantization_config", "attn_config", "ffn_config"):
         for key in config.get(outer) or {}:
             for value in VALUES:
                 attempt(spec_of, config | {outer: config[outer] | {key: value}})
@@ -99,7 +111,7 @@ def test_a_key_deleted_or_null_changes_nothing_or_is_named(spec_of, published, n
                 assert outcome.params == params, (key, how)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES + MORE)
 def test_integers_are_read_strictly(spec_of, published, name):
     """A needed integer with a value that is none is an error that names the key."""
     config = published(name)
@@ -119,7 +131,7 @@ all_keys = sorted({key for keys in ALIASES.values() for key in keys})
 
 
 @settings(max_examples=150, deadline=None)
-@given(name=st.sampled_from(NAMES), data=st.data())
+@given(name=st.sampled_from(NAMES + MORE), data=st.data())
 def test_several_keys_at_once(spec_of, published, name, data):
     config = copy.deepcopy(published(name))
     changes = data.draw(st.dictionaries(st.sampled_from(sorted({*config, *all_keys})), json_values, max_size=4))
