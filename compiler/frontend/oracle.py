@@ -238,7 +238,8 @@ def class_cache(opened: Any) -> tuple[int, str]:
         notes.append("the class keeps keys and values of all heads; counted as latents")
     if any(_tensors(layer.get("conv_states")) for layer in layers):
         notes.append("the class keeps the token itself in the state of a convolution; counted without")
-    return sum(_held(layer, latent) for layer in layers), "; ".join(notes)
+    beside = {name: value for name, value in vars(out.past_key_values).items() if name != "layers"}
+    return sum(_held(layer, latent) for layer in (*layers, beside)), "; ".join(notes)
 
 
 def _held(layer: dict[str, Any], latent: int) -> int:
