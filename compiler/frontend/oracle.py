@@ -240,7 +240,8 @@ def class_cache(opened: Any) -> tuple[int, str]:
         notes.append("the class keeps a copy of each key and value for every query head; counted once")
     if any(_tensors(layer.get("conv_states")) for layer in layers):
         notes.append("the class keeps the token itself in the state of a convolution; counted without")
-    return sum(_held(layer, latent, config) for layer in layers), "; ".join(notes)
+    beside = {name: value for name, value in vars(out.past_key_values).items() if name != "layers"}
+    return sum(_held(layer, latent, config) for layer in (*layers, beside)), "; ".join(notes)
 
 
 def _copies(config: Any, tensor: Any) -> int:

@@ -1,7 +1,8 @@
 """Sparse indexers: the scores of a few small heads, their weighted sum and the top-k, put together as one operator.
 
 An indexer written out is a product of tokens with tokens, whose second axis is the context; as one operator its keys
-can be cached. `rdutune.index`: q (b,t,h,d), k (b,t,d), weights (b,t,h), top_k -> indices (b,t,chosen).
+can be cached. `rdutune.index`: q (b,t,h,d), k (b,t,d), weights (b,t,h), top_k -> indices (b,t,chosen). A layer may read
+the choice of an earlier one: `rdutune.chosen`: indices, top_k -> indices.
 """
 
 from dataclasses import replace
@@ -11,20 +12,30 @@ from compiler.frontend.capture.eager import SAME, moving, through
 from compiler.frontend.capture.ir import TRACED_TOKENS, Argument, Capture, Node, Ref
 from compiler.frontend.capture.seen import Call
 
-INDEX = "rdutune.index"
+INDEX, CHOSEN = "rdutune.index", "rdutune.chosen"
 
+_ATTENTION = ("rdutune.attention.default",)
 _PRODUCT = "aten.matmul"
 _VIEWS = SAME | frozenset({"aten.unsqueeze", "aten.squeeze", "aten.transpose", "aten.permute"})
 
 
 def indexed(capture: Capture, top_k: int) -> Capture:
-    """`capture` with every written-out indexer as one `rdutune.index`. top_k: as configured, 0 for nothing.
+    """`capture` with every written-out indexer as one `rdutune.index`. top_k: as the configuration says, 0 for nothing.
 
     The traced sequence is shorter than what an indexer chooses, so the trace cannot say how much that is.
     """
     made = {value.name: node for node in capture.nodes for value in node.outputs}
     moves = moving(capture)
-    nodes = [_index(node, made, moves, top_k) or node for node in capture.nodes]
+    given = {value.name: value for value in capture.inputs[1:]}
+    nodes: list[Node] = []
+    for node in capture.nodes:
+        choice = through(Call(node).ref(10) or "", made, moves, SAME)[0] if node.target in _ATTENTION else ""
+        if choice in given and top_k:
+            out = replace(given[choice], name=f"{choice}.chosen")
+            args: tuple[Argument, ...] = (Ref(choice), top_k)
+            nodes.append(replace(node, target=f"{CHOSEN}.default", args=args, kwargs=(), outputs=(out,)))
+            node = replace(node, args=(*node.args[:10], Ref(out.name), *node.args[11:]))
+        nodes.append(_index(node, made, moves, top_k) or node)
     return replace(capture, nodes=tuple(nodes))
 
 

@@ -6,7 +6,7 @@ The same ops, dimensions and figures as `compiler.frontend.attention` and `.ffn`
 from compiler.frontend.attention import ROPE_FLOPS, SOFTMAX_FLOPS
 from compiler.frontend.capture.dims import key_heads
 from compiler.frontend.capture.emit import Emitter
-from compiler.frontend.capture.indexers import enter, index_of, selected
+from compiler.frontend.capture.indexers import enter, index_of, selected, top_k
 from compiler.frontend.capture.latent import Latent
 from compiler.frontend.capture.steps import Step
 from compiler.frontend.ffn import ACTIVATION_FLOPS, GATE_FLOPS
@@ -61,7 +61,7 @@ def _context(e: Emitter, step: Step) -> str:
         if id(step) not in e.layer.latents:
             raise e.refuse(step, "an indexer chooses among keys that are cached whole", "latent attention")
         e.names.sizes["cached"] = context
-        context = min(context, index.call.number(3))
+        context = min(context, top_k(index))
     size = e.names.sizes.setdefault("context", context)
     word = "context" if size == context else f"context_{step.name.split('.')[0]}"
     e.names.sizes[word] = context
@@ -75,8 +75,9 @@ def enter_caches(e: Emitter, step: Step) -> None:
         rows = context if index_of(e, step) is None else "cached"
         if e.decode:
             e.builder.enter("attn.latent_cache", f"batch {rows} latent_dim", Role.KV_CACHE)
-        if e.decode and index_of(e, step) is not None:
-            enter(e)
+        index = index_of(e, step)
+        if index is not None:
+            enter(e, index)
         return
     borrowed = _borrows(e, step)
     if e.decode or borrowed:

@@ -86,3 +86,5 @@ CREATIONS: Final = frozenset(
 )
 #: Checks that leave no tensor.
 CHECKS: Final = frozenset(aten("_assert_tensor_metadata sym_size _assert_async sym_constrain_range"))
+#: Recurrences on queries, keys and values.
+DELTAS: Final = frozenset({"rdutune.gated_delta", "rdutune.kda", "rdutune.linear_attention"})

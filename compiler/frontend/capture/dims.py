@@ -3,6 +3,8 @@
 from collections.abc import Iterable
 
 from compiler.frontend.capture.axes import Axis
+from compiler.frontend.capture.chosen import INDEX
+from compiler.frontend.capture.costs import DELTAS
 from compiler.frontend.capture.latent import Latent, Layer
 from compiler.frontend.capture.steps import Kind, Step
 
@@ -89,7 +91,7 @@ def name_dims(layer: Layer, names: Names, hidden: Axis, weights: dict[str, str])
     for step in layer.steps:
         if step.kind is Kind.ATTENTION and id(step) not in layer.latents:
             _name_attention(layer, names, step)
-        elif step.kind is Kind.INDEX:
+        elif step.kind is Kind.INDEX and step.call.name == INDEX:
             query = layer.flow.seen[step.call.must(0)].axes
             names.give(query[-2], "index_heads")
             names.give(query[-1], "index_dim")
@@ -171,7 +173,7 @@ def _latent(layer: Layer, names: Names, latent: Latent) -> None:
 
 def _recurrence(layer: Layer, names: Names, step: Step) -> None:
     flow, call = layer.flow, step.call
-    if call.name in ("rdutune.gated_delta", "rdutune.kda"):
+    if call.name in DELTAS:
         key, value = flow.seen[call.must(1)].axes, flow.seen[call.must(2)].axes
         names.give(value[-2], "heads")
         names.give(value[-1], "v_dim")

@@ -3,9 +3,11 @@
 The caches have the dimension `cached`, the attention behind the choice `context`, the rows it reads.
 """
 
+from compiler.frontend.capture.chosen import CHOSEN
 from compiler.frontend.capture.emit import Emitter
 from compiler.frontend.capture.steps import Kind, Step
 from compiler.frontend.ffn import TOPK_FLOPS
+from compiler.ir.dtype import DType
 from compiler.ir.graph import Op, Pattern, Role
 
 #: Of a score of a head: its rectifier, and its share in the weighted sum of the heads.
@@ -19,14 +21,25 @@ def index_of(e: Emitter, attention: Step) -> Step | None:
     return next((step for step in e.layer.sources(attention) if step.kind is Kind.INDEX), None)
 
 
-def enter(e: Emitter) -> None:
-    """The keys of the indexer that are cached, among the inputs of the block in decode."""
-    if e.decode:
+def top_k(step: Step) -> int:
+    """How many keys of a sequence an indexer chooses."""
+    return step.call.number(1 if step.call.name == CHOSEN else 3)
+
+
+def enter(e: Emitter, step: Step) -> None:
+    """Among the inputs of the block: in decode the cached keys of the indexer, or the choice of another layer."""
+    if step.call.name == CHOSEN:
+        e.builder.enter("attn.selection", "tokens context", Role.BORROWED, DType.INT32)
+    elif e.decode:
         e.builder.enter("attn.index_cache", _CACHE, Role.KV_CACHE)
 
 
 def indexer(e: Emitter, step: Step) -> None:
     """Append the key of a token, score all of them, and choose."""
+    chosen = ("attn.selection",)
+    e.tensor.update(dict.fromkeys(step.outputs, chosen))
+    if step.call.name == CHOSEN:
+        return
     b, key = e.builder, "tokens index_dim"
     new = "attn.index_new" if e.decode else "attn.index_cache"
     query, row, weights = (e.read(step.call.must(place)) for place in range(3))
@@ -38,9 +51,8 @@ def indexer(e: Emitter, step: Step) -> None:
     flops = 2 * e.names.sizes["index_dim"] + SCORE_FLOPS
     scores = Op("attn.index_scores", Pattern.CONTRACT, points, (*query, *weights, *keys), out, ("index_heads",), flops)
     b.emit(scores, "tokens cached")
-    rows, chosen = b.dims("tokens cached"), ("attn.selection",)
+    rows = b.dims("tokens cached")
     b.emit(Op("attn.index_topk", Pattern.SORT, rows, out, chosen, (), TOPK_FLOPS, ("cached",)), "tokens context")
-    e.tensor.update(dict.fromkeys(step.outputs, chosen))
 
 
 def selected(e: Emitter) -> tuple[str, ...]:

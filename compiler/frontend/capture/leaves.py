@@ -8,6 +8,7 @@ decided in `patches`. Schemas (b batch, t tokens, h heads, d head size):
                      indices (b,t,chosen): the keys a sparse indexer chose for each query
     experts          x (t,hidden), index and weights (t,slots), up/down and biases as the checkpoint has them
     gated_delta, kda q,k (b,t,h_k,d), v (b,t,h,dv), decay (b,t,h) or (b,t,h,d), beta (b,t,h) -> (b,t,h,dv)
+    linear_attention q,k (b,t,h,d), v (b,t,h,dv), decay: a rate a head -> (b,t,h,dv)             (lightning attention)
     ssm_scan         x (b,t,h,d), dt (b,t,h), A (h), B,C (b,t,groups,state) -> (b,t,h,d)      (Mamba-2)
     selective_scan   x, dt (b,channels,t), A (channels,state), B,C (b,state,t) -> (b,channels,t)   (Mamba-1)
     causal_conv      x (b,channels,t), weight (channels,kernel) -> (b,channels,t)
@@ -29,6 +30,7 @@ EXPERTS = (
     "Tensor? post_norm, str act, str gate, bool gated, bool transposed, bool interleaved) -> Tensor"
 )
 DELTA = "(Tensor q, Tensor k, Tensor v, Tensor decay, Tensor beta, bool qk_l2norm) -> Tensor"
+LINEAR = "(Tensor q, Tensor k, Tensor v, Tensor decay) -> Tensor"
 SSM = "(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? dt_bias, bool softplus) -> Tensor"
 SELECTIVE = SSM.replace("Tensor? dt_bias", "Tensor? z, Tensor? dt_bias")
 CONV = "(Tensor x, Tensor weight, Tensor? bias, str act) -> Tensor"
@@ -47,6 +49,7 @@ def define() -> Any:
         _declare(library, name, schema, lambda x, *_: torch.empty_like(x, memory_format=torch.contiguous_format))
     for name in ("gated_delta", "kda"):
         _declare(library, name, DELTA, lambda q, k, v, *_: v.new_empty(v.shape, dtype=q.dtype))
+    _declare(library, "linear_attention", LINEAR, lambda q, k, v, *_: v.new_empty(v.shape))
     _declare(library, "experts", EXPERTS, lambda x, *_: torch.empty_like(x, memory_format=torch.contiguous_format))
     _declare(library, "attention", ATTENTION, _attention_shape)
     _declare(library, "layer", LAYER, _layer_shapes)

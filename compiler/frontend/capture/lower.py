@@ -27,6 +27,10 @@ from compiler.ir.graph import Block, Graph, Op, Pattern, Role, Workload
 _STORED = {"bfloat16": DType.BF16, "float16": DType.FP16, "float32": DType.FP32}
 
 
+#: What may read what an earlier layer made beside its hidden states: keys and values, the choice of an indexer.
+_KEPT = (Kind.ATTENTION, Kind.INDEX)
+
+
 def lower(captured: Captured, workload: Workload, storage: Storage | None = None) -> Graph:
     """The graph of a captured model under `workload`.
 
@@ -93,7 +97,7 @@ def _refuse_between(model: str, capture: Capture, layer: Layer, feed: tuple[str,
     for place, value in enumerate(capture.inputs):
         users = [step for step in layer.steps if value.name in step.sources]
         beside = place > 0 and place < len(feed) and not feed[place]
-        wrong = next((step for step in users if step.kind is not Kind.ATTENTION), None)
+        wrong = next((step for step in users if step.kind not in _KEPT), None)
         if beside and wrong is not None:
             node = wrong.nodes[0]
             where = f"{model}: {node.module or capture.label} ({node.line})"
@@ -197,7 +201,7 @@ def _block(part: _Part, workload: Workload, kept: Storage) -> Block:
 def _borrowed(layer: Layer, name: str) -> bool:
     """Whether only attention reads an input, as keys or values another layer cached."""
     users = [step for step in layer.steps if name in step.sources]
-    return bool(users) and all(step.kind is Kind.ATTENTION for step in users)
+    return bool(users) and all(step.kind in _KEPT for step in users)
 
 
 def _emit(e: Emitter, step: Step) -> None:

@@ -204,10 +204,29 @@ def llama4_moe(module: Any, hidden_states: Any) -> tuple[Any, Any]:
     return module.shared_expert(flat) + routed, logits
 
 
+def lightning(
+    module: Any, hidden_states: Any, position_embeddings: Any, attention_mask: Any, cache: Any = None, **_: Any
+) -> tuple[Any, Any]:
+    """`MiniMaxLightningAttention.forward`, which computes its recurrence in blocks: the state is (b,h,d,d)."""
+    import torch
+
+    heads, size = module.num_attention_heads, module.head_dim
+    qkv = module.act_fn(module.qkv_proj(hidden_states)).reshape(*hidden_states.shape[:2], heads, 3 * size)
+    q, k, v = torch.split(qkv, size, dim=3)
+    state = v.new_empty((v.shape[0], heads, size, size))
+    out = torch.ops.rdutune.linear_attention(q, k, v, module.slope_rate)
+    out = module.norm(out.reshape(*hidden_states.shape[:2], heads * size))
+    out = module.out_proj(torch.sigmoid(module.output_gate(hidden_states)) * out)
+    if cache is not None:
+        cache.set_linear_cache(module.layer_idx, state)
+    return out, state
+
+
 #: Classes whose forward is replaced because no registry of transformers reaches it.
 FORWARDS: dict[str, Callable[..., Any]] = {
     "Llama4TextMoe": llama4_moe,
     "DbrxExperts": dbrx_experts,
+    "MiniMaxLightningAttention": lightning,
     "LongcatFlashExperts": longcat_experts,
 }
 

@@ -7,6 +7,7 @@ made of its module path. A rule names a step only once and a name is given only 
 from collections.abc import Iterator
 from dataclasses import replace
 
+from compiler.frontend.capture.chosen import CHOSEN
 from compiler.frontend.capture.costs import ACTIVATIONS
 from compiler.frontend.capture.latent import Latent, Layer
 from compiler.frontend.capture.seen import Call, Origin
@@ -129,6 +130,8 @@ class Namer:
     def _index(self, step: Step, prefix: str) -> None:
         """An indexer, and what makes its queries, its keys and the weights of its heads."""
         self.claim(step, f"{prefix}.index")
+        if step.call.name == CHOSEN:
+            return
         for place, side in enumerate(("index_q", "index_k", "index_weights")):
             for source in self.layer.of_value(step.call.must(place)):
                 self._back(source, prefix, side)

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from compiler.frontend.capture.costs import DELTAS
 from compiler.frontend.capture.emit import Emitter
 from compiler.frontend.capture.ir import TRACED_TOKENS, Argument
 from compiler.frontend.capture.steps import Step
@@ -11,8 +12,8 @@ from compiler.ir.graph import Op, Pattern, Role
 
 #: Operations at a point of the state. Delta rules: decay 1, recall of the key 2, its correction's outer product 2, read
 #: by the query 2 (Gated Delta Networks, arXiv 2412.06464, eq. 10). State spaces: decay 1, input 2, read 2 (Mamba-2,
-#: arXiv 2405.21060, eq. 2).
-SCAN_FLOPS: Final = {"gated_delta": 7, "kda": 7, "ssm_scan": 5, "selective_scan": 5}
+#: arXiv 2405.21060, eq. 2) and linear attention (Lightning Attention-2, arXiv 2401.04658, eq. 2).
+SCAN_FLOPS: Final = {"gated_delta": 7, "kda": 7, "linear_attention": 5, "ssm_scan": 5, "selective_scan": 5}
 
 
 def recurrence(e: Emitter, step: Step) -> None:
@@ -20,7 +21,7 @@ def recurrence(e: Emitter, step: Step) -> None:
     flow, call = e.layer.flow, step.call
     name = call.name.split(".")[1]
     out = flow.seen[step.outputs[0]].axes
-    if name in ("gated_delta", "kda"):
+    if call.name in DELTAS:
         parts = (out[-2], flow.seen[call.must(1)].axes[-1], out[-1])
     elif name == "ssm_scan":
         parts = (out[-2], flow.seen[call.must(3)].axes[-1], out[-1])

@@ -8,7 +8,7 @@ from typing import Final
 
 from compiler.frontend.capture import costs
 from compiler.frontend.capture.axes import Axes, Axis
-from compiler.frontend.capture.chosen import INDEX
+from compiler.frontend.capture.chosen import CHOSEN, INDEX
 from compiler.frontend.capture.fused import PART
 from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Ref
 from compiler.frontend.capture.seen import Call, Origin, Seen
@@ -269,7 +269,7 @@ def _attention(flow: Flow, call: Call) -> str | None:
     if chosen is not None and flow.seen[chosen].origin is Origin.DATA:
         indices = {value for step in flow.steps if step.kind is Kind.INDEX for value in step.outputs}
         if not indices.issuperset(flow.seen[chosen].roots):
-            return "attends to keys that something else than an indexer of this layer chooses"
+            return "attends to keys that something else than an indexer chooses"
     heads, rows = q[-3], q[-2]
     axes = ((), rows, heads, v[-1]) if own else ((), heads, rows, v[-1])
     flow.add(Kind.ATTENTION, call, (axes,), flow.atoms.flat(axes))
@@ -284,13 +284,18 @@ def _indexer(flow: Flow, call: Call) -> None:
     flow.add(Kind.INDEX, call, (axes,) * len(call.node.outputs), flow.atoms.flat(axes))
 
 
+def _chosen(flow: Flow, call: Call) -> None:
+    axes = ((), (flow.atoms.tokens,), flow.atoms.axis(call.shape[-1]))
+    flow.add(Kind.INDEX, call, (axes,), flow.atoms.flat(axes))
+
+
 def _experts(flow: Flow, call: Call) -> None:
     x = flow.seen[call.must(0)].axes
     flow.add(Kind.EXPERTS, call, (x,), flow.atoms.flat(x))
 
 
 def _recurrence(flow: Flow, call: Call) -> None:
-    place = 2 if call.name in ("rdutune.gated_delta", "rdutune.kda") else 0
+    place = 2 if call.name in costs.DELTAS else 0
     axes = flow.seen[call.must(place)].axes
     flow.add(Kind.RECURRENCE, call, (axes,), flow.atoms.flat(axes))
 
@@ -334,6 +339,7 @@ _TABLE: Final[tuple[tuple[frozenset[str], Rule], ...]] = (
     (frozenset({"rdutune.attention", "aten.scaled_dot_product_attention"}), _attention),
     (frozenset({"rdutune.experts"}), _experts),
     (frozenset({INDEX}), _indexer),
-    (frozenset(f"rdutune.{n}" for n in ("gated_delta", "kda", "ssm_scan", "selective_scan")), _recurrence),
+    (frozenset({CHOSEN}), _chosen),
+    (frozenset(f"rdutune.{n}" for n in ("ssm_scan", "selective_scan")) | costs.DELTAS, _recurrence),
 )
 RULES: Final[dict[str, Rule]] = {name: rule for names, rule in _TABLE for name in names}
