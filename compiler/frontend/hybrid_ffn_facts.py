@@ -107,6 +107,8 @@ def _sparse(facts: Facts, layers: int) -> list[bool]:
     if every not in (None, 1):
         raise facts.error("moe_frequency", f"is {every}: {facts.family} reads every layer's kind elsewhere", "1")
     if items is None:
+        if facts.maybe_integer("first_dense", low=0) is None:
+            raise facts.missing("first_dense", "add first_k_dense_replace, or mlp_layer_types with a word a layer")
         first = first_dense(facts, layers)
         return [index >= first for index in range(layers)]
     facts.ignore("first_dense", "mlp_layer_types says it")
