@@ -165,6 +165,7 @@ HYBRIDS: Final[dict[str, Family]] = {
         linear_facts.falcon_h1,
         ffn_facts.Plain(bias="mlp_bias"),
         Shell(names=_MAMBA_IN),
+        (scaled,),
     ),
     "granitemoehybrid": Family(
         "GraniteMoeHybridForCausalLM",
