@@ -72,43 +72,44 @@ def _params(make: Make, opened: Any) -> Check:
 
 def idle_parameters(opened: Any) -> list[str]:
     """Parameters of the class that a forward on tokens reads nowhere: a vision tower, cross attention."""
-    import torch
     from torch.utils import _pytree
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from compiler.frontend.capture.patches import patched
-
-    read: set[int] = set()
-
     class Reading(TorchDispatchMode):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.read: set[int] = set()
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            read.update(id(leaf) for leaf in _pytree.tree_leaves((args, kwargs or {})))
+            self.read.update(id(leaf) for leaf in _pytree.tree_leaves((args, kwargs or {})))
             return func(*args, **(kwargs or {}))
 
-    run = _forward(opened)
-    with patched(opened.module), opened.mode, torch.no_grad(), Reading():
-        run()
+    read = _watched(opened, Reading).read
     return [name for name, parameter in opened.module.named_parameters() if id(parameter) not in read]
 
 
-def _forward(opened: Any) -> Callable[[], Any]:
-    """One forward of the class on TRACED_TOKENS tokens. InputError naming where the class itself fails."""
+def _watched(opened: Any, watch: Callable[[], Any]) -> Any:
+    """`watch()` after one forward of the class on TRACED_TOKENS tokens under it; with masks where it needs them.
+
+    Raises InputError naming where the class itself fails.
+    """
+    import torch
+
     from compiler.frontend.capture.failure import FAILURES, place_of, reason
-    from compiler.frontend.capture.patches import use_masks
+    from compiler.frontend.capture.patches import patched, use_masks
     from compiler.frontend.capture.trace import runnable
 
     module, args, kwargs = runnable(opened)
-
-    def run() -> Any:
-        try:
-            return module(*args, **kwargs)
-        except FAILURES as error:
-            if use_masks(opened.module):
-                return run()
-            where = f"{opened.name}: {place_of(error, opened.module)}"
-            raise InputError(where, f"the class does not run: {reason(error)}") from error
-
-    return run
+    seen = watch()
+    try:
+        with patched(opened.module), opened.mode, torch.no_grad(), seen:
+            module(*args, **kwargs)
+    except FAILURES as error:
+        if use_masks(opened.module):
+            return _watched(opened, watch)
+        where = f"{opened.name}: {place_of(error, opened.module)}"
+        raise InputError(where, f"the class does not run: {reason(error)}") from error
+    return seen
 
 
 def named_elements(graph: Graph) -> Counter[str]:
@@ -172,9 +173,6 @@ def class_flops(opened: Any) -> int:
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
-    from compiler.frontend.capture.patches import patched
-
-    run = _forward(opened)
     ops = torch.ops.rdutune
     mapping = {
         ops.attention: _attention,
@@ -183,9 +181,7 @@ def class_flops(opened: Any) -> int:
         # the kernel of a CPU, which the counter does not know
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     }
-    counter = FlopCounterMode(display=False, custom_mapping=mapping)
-    with patched(opened.module), opened.mode, torch.no_grad(), counter:
-        run()
+    counter = _watched(opened, lambda: FlopCounterMode(display=False, custom_mapping=mapping))
     return int(counter.get_total_flops())
 
 
