@@ -237,9 +237,12 @@ class _Sharder:
         return {d.name: split[d.name] for d in cache.dims if d.name in split}
 
     def _hold(self, tensor: Tensor, split: Split) -> None:
-        dims = tuple(Dim(d.name, split[d.name][1]) if d.name in split else d for d in tensor.dims)
-        self.tensors[tensor.name] = replace(tensor, dims=dims)
-        self.held[tensor.name] = {d.name: split[d.name] for d in tensor.dims if d.name in split}
+        held = {d.name: split[d.name] for d in tensor.dims if d.name in split}
+        self.held[tensor.name] = held
+        if held:
+            dims = tuple(Dim(d.name, held[d.name][1]) if d.name in held else d for d in tensor.dims)
+            tensor = replace(tensor, dims=dims)
+        self.tensors[tensor.name] = tensor
 
     def _op(self, op: Op, caches: dict[str, Split]) -> None:
         split, spread = self.splits[op.name], self.experts.get(op.name, 1)

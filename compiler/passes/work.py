@@ -135,7 +135,7 @@ def _op_work(block: Block, op: Op, tiling: Tiling, share: "_Tile", target: Targe
         streams=op.pattern is Pattern.MAP,
         emits_early=op.pattern in (Pattern.MAP, Pattern.GATHER) or (contract and not op.sequential),
         inputs=tuple(_reads(block, op, i, share) for i in op.inputs if block.tensor[i].role is not Role.WEIGHT),
-        outputs=tuple(_edge(block.tensor[o], share) for o in op.outputs),
+        outputs=tuple(share.edge(block.tensor[o]) for o in op.outputs),
     )
 
 
@@ -149,13 +149,24 @@ class _Tile:
         aligned = length % self.tokens == 0 or self.tokens % length == 0
         self.batch = -(-self.tokens // length) + (0 if aligned else 1)  # a tile may begin inside a sequence
 
+        self._edges: dict[str, Edge] = {}
+
     def size(self, dim: Dim) -> int:
-        return min(dim.size, {"tokens": self.tokens, "batch": self.batch}.get(dim.name, dim.size))
+        if dim.name == "tokens":
+            return min(dim.size, self.tokens)
+        return min(dim.size, self.batch) if dim.name == "batch" else dim.size
+
+    def edge(self, tensor: Tensor) -> Edge:
+        """The tensor as the tile sees it, made once: a producer and its readers ask for the same."""
+        found = self._edges.get(tensor.name)
+        if found is None:
+            found = self._edges[tensor.name] = _edge(tensor, self)
+        return found
 
 
 def _edge(tensor: Tensor, tile: _Tile) -> Edge:
-    whole = not any(d.name == "tokens" for d in tensor.dims)
     sizes = {d.name: tile.size(d) for d in tensor.dims}
+    whole = "tokens" not in sizes
     ports = prod(n for name, n in sizes.items() if name not in ROW_DIMS)
     cache = is_cache(tensor)
     nbytes = tensor.dtype.nbytes(prod(sizes.values()))
@@ -165,10 +176,10 @@ def _edge(tensor: Tensor, tile: _Tile) -> Edge:
 
 def _reads(block: Block, op: Op, name: str, tile: _Tile) -> Edge:
     """An input as the op reads it: of a cache, a gather reads the rows that it gives, no more."""
-    edge = _edge(block.tensor[name], tile)
+    edge = tile.edge(block.tensor[name])
     if op.pattern is not Pattern.GATHER or not edge.cache:
         return edge
-    given = _edge(block.tensor[op.outputs[0]], tile)
+    given = tile.edge(block.tensor[op.outputs[0]])
     return replace(edge, nbytes=min(edge.nbytes, given.nbytes), rows=min(edge.rows, given.rows))
 
 
@@ -308,6 +319,6 @@ def _link(op: Op, block: Block, tile: _Tile) -> tuple[int, int]:
     """
     if op.collective is None:
         return 0, 0
-    nbytes, ways = _edge(block.tensor[op.outputs[0]], tile).nbytes, op.collective.ways
+    nbytes, ways = tile.edge(block.tensor[op.outputs[0]]).nbytes, op.collective.ways
     steps = 2 if op.collective.kind is CollectiveKind.ALL_REDUCE else 1
     return -(-steps * (ways - 1) * nbytes // ways), steps
