@@ -125,7 +125,7 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
         out.append(
             Shard(kind, "head.lm_head", "vocab", sockets, _even(block.op["head.lm_head"].size("vocab"), sockets))
         )
-    if kind == "embed":
+    if kind.startswith("embed") and "embed.gather" in block.op:
         out.append(Shard(kind, "embed", "hidden", sockets, _even(block.op["embed.gather"].size("hidden"), sockets)))
     return out
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from compiler.frontend.alias import NESTED
 from compiler.frontend.build import build
-from compiler.frontend.capture.ir import Captured
+from compiler.frontend.capture.ir import START_TOKENS, Captured
 from compiler.frontend.capture.place import Place, find_place
 from compiler.frontend.families import has_reader, load_model
+from compiler.frontend.parts import EDGES
 from compiler.frontend.python_file import call_function, python_place
 from compiler.frontend.read import in_transformers, read_object
 from compiler.frontend.spec import CACHE_ELEMENT_NBYTES, Fact, ModelSpec, Status
@@ -61,7 +62,11 @@ class Model:
         if isinstance(self.described, ModelSpec):
             return self.described.facts
         note = "traced from the PyTorch class"
-        rows = (Fact(name, _storable(value), "module", note) for name, value in self.described.facts)
+        stacks = (("encoder_layers", self.described.encoders), ("tokens_a_sequence", self.described.fixed))
+        known = (*self.described.facts, *((name, value) for name, value in stacks if value))
+        if self.described.encoders:
+            known = (*known, ("decoder_prefill_tokens", START_TOKENS))
+        rows = (Fact(name, _storable(value), "module", note) for name, value in known)
         return tuple(fact for fact in rows if fact.value is not None)
 
     @property
@@ -82,7 +87,8 @@ class Model:
         if isinstance(self.described, ModelSpec):
             return self.described.kv_bytes_per_token
         rows = ((t, self._one.repeats[b.kind]) for b in self._one.blocks for t in b.stored)
-        return sum(CACHE_ELEMENT_NBYTES * t.elements * n for t, n in rows if t.role is Role.KV_CACHE)
+        own = ((t, n) for t, n in rows if not t.name.startswith("cross."))  # as long as the encoder's input, not longer
+        return sum(CACHE_ELEMENT_NBYTES * t.elements * n for t, n in own if t.role is Role.KV_CACHE)
 
     @cached_property
     def state_bytes(self) -> int:
@@ -97,7 +103,7 @@ class Model:
         """The block kind of each layer."""
         if isinstance(self.described, ModelSpec):
             return self.described.kinds
-        return tuple(kind for kind in self._one.sequence if kind not in ("embed", "head", "sample"))
+        return tuple(kind for kind in self._one.sequence if kind not in EDGES)
 
     @cached_property
     def hidden(self) -> int | None:
@@ -122,8 +128,18 @@ class Model:
 
     @cached_property
     def _one(self) -> Graph:
-        """One token after one cached token, on one socket."""
-        return self.graph(Workload(Phase.DECODE, 1, 1, 1, "bf16"))
+        """One token after one cached token, on one socket; of what has an encoder, its prefill of one token."""
+        phase = Phase.PREFILL if self._encodes else Phase.DECODE
+        return self.graph(Workload(phase, 1, 1, 1, "bf16"))
+
+    @cached_property
+    def _encodes(self) -> bool:
+        """Whether there is an encoder: tokens that attend to later ones are not decoded."""
+        if isinstance(self.described, ModelSpec):
+            return False
+        from compiler.frontend.capture.stages import encodes
+
+        return encodes(self.described)
 
 
 def _idle(block: Block) -> int:

@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 from compiler.errors import InputError
-from compiler.frontend.capture.ir import TRACED_TOKENS
+from compiler.frontend.capture.ir import START_TOKENS, TRACED_TOKENS
+from compiler.frontend.parts import EDGES
 from compiler.ir.graph import Graph, Op, Pattern, Phase, Workload
 
 Make = Callable[[Workload], Graph]
@@ -89,7 +90,8 @@ def idle_parameters(opened: Any) -> list[str]:
 
 
 def _watched(opened: Any, watch: Callable[[], Any]) -> Any:
-    """`watch()` after one forward of the class on TRACED_TOKENS tokens under it; with masks where it needs them.
+    """`watch()` after one forward of the class on TRACED_TOKENS tokens under it, behind an encoder on the
+    START_TOKENS a decoder begins with; with masks where it needs them.
 
     Raises InputError naming where the class itself fails.
     """
@@ -99,7 +101,8 @@ def _watched(opened: Any, watch: Callable[[], Any]) -> Any:
     from compiler.frontend.capture.patches import patched, use_masks
     from compiler.frontend.capture.trace import runnable
 
-    module, args, kwargs = runnable(opened)
+    both = getattr(opened.config, "is_encoder_decoder", False)
+    module, args, kwargs = runnable(opened, TRACED_TOKENS, START_TOKENS if both else TRACED_TOKENS)
     seen = watch()
     try:
         with patched(opened.module), opened.mode, torch.no_grad(), seen:
@@ -116,17 +119,15 @@ def named_elements(graph: Graph) -> Counter[str]:
     """Elements of every checkpoint tensor by its name, layers numbered; parts that share a tensor add up."""
     out: Counter[str] = Counter()
     stored: set[str] = set()
-    for index, kind in enumerate(k for k in graph.sequence if k not in ("embed", "head", "sample")):
-        for t in graph.block[kind].weights:
-            if "{layer}" in t.key:
-                out[t.key.replace("{layer}", str(index))] += t.elements
-    for block in graph.blocks:  # what several layers, or embedding and head, have in common
-        own: Counter[str] = Counter()
-        for t in block.weights:
-            if "{layer}" not in t.key and t.key not in stored:
-                own[t.key] += t.elements
-        out.update(own)
-        stored.update(own)
+    number = 0
+    for kind in graph.sequence:
+        number = 0 if kind == "embed_decoder" else number
+        # without a number: the embedding that is the head too, a table that all layers read
+        own = [t for t in graph.block[kind].weights if "{layer}" in t.key or t.key not in stored]
+        for t in own:
+            out[t.key.replace("{layer}", str(number))] += t.elements
+        stored.update(t.key for t in own)
+        number += kind not in EDGES
     return out
 
 
@@ -160,7 +161,7 @@ def _flops(make: Make, opened: Any) -> Check:
         for op in block.ops
         if op.pattern is Pattern.CONTRACT and op.name not in _NOT_PRODUCTS
     )
-    return Check(Level.FLOPS, ours, class_flops(opened), f"one sequence of {TRACED_TOKENS} tokens, logits of the last")
+    return Check(Level.FLOPS, ours, class_flops(opened), f"one sequence of {TRACED_TOKENS} tokens")
 
 
 def _products(op: Op) -> int:
@@ -169,7 +170,11 @@ def _products(op: Op) -> int:
 
 
 def class_flops(opened: Any) -> int:
-    """FLOPs of matrix products, convolutions, attention and routed experts of a sequence of TRACED_TOKENS tokens."""
+    """FLOPs of matrix products, convolutions, attention and routed experts of a sequence of TRACED_TOKENS tokens.
+
+    Logits are those of the last token where the class can be asked for these alone. Behind an encoder, the decoder gets
+    the START_TOKENS it begins with.
+    """
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 
@@ -203,23 +208,31 @@ def _conv(x: Any, weight: Any, *_: Any, out_shape: Any = None, **__: Any) -> int
 
 def _cache(make: Make, opened: Any) -> Check:
     """Elements a sequence of TRACED_TOKENS tokens caches, latent attention in its latent form."""
+    if opened.config is not None and not _decodes(make):
+        return Check(Level.CACHE, 0, 0, "an encoder caches nothing")
     graph = make(_workload(Phase.DECODE))
     ours = sum(t.elements * graph.repeats[b.kind] for b in graph.blocks for t in b.stored)
     theirs, note = class_cache(opened)
     return Check(Level.CACHE, ours, theirs, note)
 
 
+def _decodes(make: Make) -> bool:
+    """Whether a model caches anything for the tokens that follow."""
+    return any(block.stored for block in make(_workload()).blocks)
+
+
 def class_cache(opened: Any) -> tuple[int, str]:
     """(elements in the class's own cache after TRACED_TOKENS tokens, what was translated)."""
     import torch
 
+    from compiler.frontend.capture.example import example
     from compiler.frontend.capture.failure import FAILURES, place_of, reason
     from compiler.frontend.capture.patches import patched
 
-    ids = torch.zeros(1, TRACED_TOKENS, dtype=torch.long)
     with patched(opened.module), opened.mode, torch.no_grad():
+        given = example(opened, TRACED_TOKENS, TRACED_TOKENS)
         try:
-            out = opened.module(input_ids=ids, use_cache=True)
+            out = opened.module(**given | {"use_cache": True})
         except FAILURES as error:
             where = f"{opened.name}: {place_of(error, opened.module)}"
             raise InputError(where, f"the class does not run with a cache: {reason(error)}") from error
@@ -228,7 +241,10 @@ def class_cache(opened: Any) -> tuple[int, str]:
     config = opened.config.get_text_config()
     lora = getattr(config, "kv_lora_rank", None)
     latent = lora + config.qk_rope_head_dim if lora else 0
-    layers = [vars(layer) for layer in out.past_key_values.layers]
+    cache = out.past_key_values
+    both = (getattr(cache, name, None) for name in ("self_attention_cache", "cross_attention_cache"))
+    sides = [side for side in both if side is not None] or [cache]
+    layers = [vars(layer) for side in sides for layer in side.layers]
     notes = []
     if latent:
         notes.append("the class keeps keys and values of all heads; counted as latents")
@@ -236,7 +252,7 @@ def class_cache(opened: Any) -> tuple[int, str]:
         notes.append("the class keeps a copy of each key and value for every query head; counted once")
     if any(_tensors(layer.get("conv_states")) for layer in layers):
         notes.append("the class keeps the token itself in the state of a convolution; counted without")
-    beside = {name: value for name, value in vars(out.past_key_values).items() if name != "layers"}
+    beside = {name: value for side in sides for name, value in vars(side).items() if name != "layers"}
     return sum(_held(layer, latent, config) for layer in (*layers, beside)), "; ".join(notes)
 
 

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+#: Kinds of blocks that are no layers.
+EDGES = ("embed", "embed_decoder", "head", "sample")
+
 
 class NormKind(StrEnum):
     RMS = "rms"

@@ -308,8 +308,8 @@ class Graph:
     def _weights(self) -> list[tuple[str, int, int]]:
         seen: dict[str, tuple[str, int, int]] = {}
         for block in self.blocks:
-            times = self.repeats[block.kind]
             for t in block.weights:
+                times = self.repeats[block.kind] if "{layer}" in t.key else 1  # the layers share what has no number
                 key = f"{block.kind}/{t.key}/{t.name}" if "{layer}" in t.key else t.key
                 seen.setdefault(key, (key, t.elements * times, t.nbytes * times))
         return list(seen.values())
@@ -338,14 +338,14 @@ class Graph:
         )
 
 
-#: Dimensions along which the rows of a cache lie.
+#: How the names of dimensions begin along which the rows of a cache lie.
 CACHED = ("context", "cached")
 
 
 def is_cache(tensor: Tensor) -> bool:
-    """Whether a tensor is a cache (rows along `context`, or along `cached` where attention selects its context; not
+    """Whether a tensor is a cache (rows along a context, or along `cached` where attention selects its context; not
     the rows that are appended) or a recurrent state."""
-    rows = tensor.role in (Role.KV_CACHE, Role.BORROWED) and any(d.name in CACHED for d in tensor.dims)
+    rows = tensor.role in (Role.KV_CACHE, Role.BORROWED) and any(d.name.startswith(CACHED) for d in tensor.dims)
     return rows or tensor.role is Role.STATE
 
 

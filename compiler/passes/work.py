@@ -170,8 +170,13 @@ def _edge(tensor: Tensor, tile: _Tile) -> Edge:
     ports = prod(n for name, n in sizes.items() if name not in ROW_DIMS)
     cache = is_cache(tensor)
     nbytes = tensor.dtype.nbytes(prod(sizes.values()))
-    rows = sizes.get("batch", 1) if tensor.role is Role.STATE else max(sizes.get(name, 1) for name in CACHED)
+    rows = sizes.get("batch", 1) if tensor.role is Role.STATE else _cached_rows(sizes)
     return Edge(tensor.name, nbytes, tensor.nbytes, whole, tensor.role, cache, rows, ports)
+
+
+def _cached_rows(sizes: dict[str, int]) -> int:
+    """Rows of a cache a sequence, 1 for what is none."""
+    return max((size for name, size in sizes.items() if name.startswith(CACHED)), default=1)
 
 
 def _reads(block: Block, op: Op, name: str, tile: _Tile) -> Edge:

@@ -25,15 +25,16 @@ class _Cut:
 
 
 class Atoms:
-    """The atoms of one layer. `tokens` is the atom of the traced tokens, `last` the last of them."""
+    """The atoms of one layer: `tokens` of the traced ones, `last` of one of them, `memory` of the encoder's."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, memory: int = 0) -> None:
         self._sizes: list[int] = []
         self._same: list[int] = []
         self._parts: dict[int, Axis] = {}
         self._cuts: list[_Cut] = []
         self.tokens = self.fresh(tokens)
         self.last = self.fresh(1)
+        self.memory = self.fresh(memory)
 
     def fresh(self, size: int) -> int:
         """A new atom of `size` elements."""
@@ -90,14 +91,18 @@ class Atoms:
             if a == b or size_a == size_b:
                 self._identify(a, b)
                 left, right = left[1:], right[1:]
-            elif size_a > size_b and size_a % size_b == 0 and a != self.find(self.tokens):
+            elif size_a > size_b and size_a % size_b == 0 and a not in self._rows():
                 self.split(a, (size_b, size_a // size_b))
-            elif size_b > size_a and size_b % size_a == 0 and b != self.find(self.tokens):
+            elif size_b > size_a and size_b % size_a == 0 and b not in self._rows():
                 self.split(b, (size_a, size_b // size_a))
             else:
                 return False
             left, right = self.leaves(left), self.leaves(right)
         return True
+
+    def _rows(self) -> tuple[int, int]:
+        """The atoms that are never split."""
+        return self.find(self.tokens), self.find(self.memory)
 
     def _identify(self, a: int, b: int) -> None:
         if a != b:
@@ -119,7 +124,7 @@ class Atoms:
                 if need % have == 0:
                     taken.append(atom)
                     need //= have
-                elif have % need == 0 and atom != self.find(self.tokens):
+                elif have % need == 0 and atom not in self._rows():
                     first, second = self.split(atom, (need, have // need))
                     taken.append(first)
                     rest.insert(0, second)

@@ -18,7 +18,7 @@ from compiler.frontend.capture.place import Place, find_place
 from compiler.frontend.read import read_object
 
 #: Raised whenever the same model would be captured as different data.
-CAPTURE_VERSION = 1
+CAPTURE_VERSION = 2
 
 
 def capture_key(model: str) -> str:

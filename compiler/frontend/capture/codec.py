@@ -22,6 +22,9 @@ def to_json(captured: Captured) -> dict[str, Any]:
         "params": captured.params,
         "facts": [[name, _out(value)] for name, value in captured.facts],
         "feeds": [list(feed) for feed in captured.feeds],
+        "encoders": captured.encoders,
+        "middle": None if captured.middle is None else _capture_out(captured.middle),
+        "fixed": captured.fixed,
     }
 
 
@@ -38,6 +41,9 @@ def from_json(data: dict[str, Any]) -> Captured:
         params=data["params"],
         facts=tuple((name, _in(value)) for name, value in data["facts"]),
         feeds=tuple(tuple(feed) for feed in data["feeds"]),
+        encoders=data["encoders"],
+        middle=None if data["middle"] is None else _capture_in(data["middle"]),
+        fixed=data["fixed"],
     )
 
 
@@ -49,6 +55,7 @@ def _capture_out(capture: Capture) -> dict[str, Any]:
         "buffers": [_value_out(v) for v in capture.buffers],
         "nodes": [_node_out(n) for n in capture.nodes],
         "outputs": list(capture.outputs),
+        "tokens": [capture.tokens, capture.memory],
     }
 
 
@@ -60,6 +67,8 @@ def _capture_in(data: dict[str, Any]) -> Capture:
         nodes=tuple(_node_in(n) for n in data["nodes"]),
         outputs=tuple(data["outputs"]),
         buffers=tuple(_value_in(v) for v in data["buffers"]),
+        tokens=data["tokens"][0],
+        memory=data["tokens"][1],
     )
 
 

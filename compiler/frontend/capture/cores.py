@@ -4,10 +4,10 @@ The same ops, dimensions and figures as `compiler.frontend.attention` and `.ffn`
 """
 
 from compiler.frontend.attention import ROPE_FLOPS, SOFTMAX_FLOPS
-from compiler.frontend.capture.dims import key_heads
+from compiler.frontend.capture.dims import bias_tables, crosses, key_heads
 from compiler.frontend.capture.emit import Emitter
 from compiler.frontend.capture.indexers import enter, index_of, selected, top_k
-from compiler.frontend.capture.latent import Latent
+from compiler.frontend.capture.latent import Latent, Layer
 from compiler.frontend.capture.steps import Step
 from compiler.frontend.ffn import ACTIVATION_FLOPS, GATE_FLOPS
 from compiler.frontend.quant import WeightKind
@@ -25,7 +25,7 @@ def cached_tokens(step: Step, context: int) -> int:
     return min(context, *(span for span in spans(step) if span), context)
 
 
-def _causal(step: Step) -> bool:
+def causal(step: Step) -> bool:
     call = step.call
     if call.name == "rdutune.attention":
         return bool(call.get(4, "causal", True))
@@ -34,10 +34,10 @@ def _causal(step: Step) -> bool:
 
 def attention(e: Emitter, step: Step) -> None:
     """Cache, scores, softmax and values of one attention operator."""
-    if e.decode and not _causal(step):
+    if e.decode and not causal(step) and not crosses(e.layer, step):
         raise e.refuse(step, "every token attends to later ones, so there is no decoding", "phase prefill")
     prefix = step.name.rpartition(".")[0]
-    word = _context(e, step)
+    word = context_word(e, step)
     latent = e.layer.latents.get(id(step))
     if latent is not None and prefix == "attn":
         keys: tuple[str, ...] = ("attn.k",)
@@ -54,8 +54,10 @@ def attention(e: Emitter, step: Step) -> None:
     e.tensor[step.outputs[0]] = (mixed,)
 
 
-def _context(e: Emitter, step: Step) -> str:
+def context_word(e: Emitter, step: Step) -> str:
     """The dimension of what an attention's cache holds; a second attention may hold another number of tokens."""
+    if crosses(e.layer, step):
+        return e.names.source
     context, index = cached_tokens(step, e.workload.context), index_of(e, step)
     if index is not None:
         if id(step) not in e.layer.latents:
@@ -70,7 +72,7 @@ def _context(e: Emitter, step: Step) -> str:
 
 def enter_caches(e: Emitter, step: Step) -> None:
     """The caches an attention reads, among the inputs of the block: its own in decode, another layer's always."""
-    prefix, context = step.name.rpartition(".")[0], _context(e, step)
+    prefix, context = step.name.rpartition(".")[0], context_word(e, step)
     if prefix == "attn" and id(step) in e.layer.latents:
         rows = context if index_of(e, step) is None else "cached"
         if e.decode:
@@ -113,16 +115,39 @@ def _cache(e: Emitter, step: Step, prefix: str, context: str) -> tuple[tuple[str
     if _borrows(e, step):
         return caches[:1], caches[1:]
     out = tuple(f"{prefix}.{side}_new" for side in "kv") if e.decode else caches
+    across = crosses(e.layer, step)
+    if across and e.decode:
+        return caches[:1], caches[1:]
+    if gathered(e.layer, step):
+        return e.read(step.call.must(1)), e.read(step.call.must(2))
     made = e.read(step.call.must(1), step.call.must(2))
-    append = Op(
-        f"{prefix}.kv_append", Pattern.SCATTER, e.builder.dims(f"tokens {rows[0]}"), made, out, flops_per_point=0
-    )
+    points = e.builder.dims(f"batch {context} {rows[0]}" if across else f"tokens {rows[0]}")
+    if not across and not causal(step):
+        out = tuple(f"{prefix}.{side}_all" for side in "kv")
+        place = Op(f"{prefix}.kv_place", Pattern.SCATTER, points, made, out, flops_per_point=0)
+        e.builder.emit(place, *(f"batch {context} {row}" for row in rows))
+        return out[:1], out[1:]
+    append = Op(f"{prefix}.kv_append", Pattern.SCATTER, points, made, out, flops_per_point=0)
     lead = "tokens" if e.decode else f"batch {context}"
     e.builder.emit(append, *(f"{lead} {row}" for row in rows), role=Role.KV_CACHE)
     e.outputs.extend(out)
     if not e.decode:
         return out[:1], out[1:]
     return (caches[0], out[0]), (caches[1], out[1])
+
+
+def gathered(layer: Layer, step: Step) -> tuple[str, ...]:
+    """The keys and values of a bidirectional attention that nothing else reads: made by sequence, and never cached.
+
+    Nothing where they are cached, or are also read token by token.
+    """
+    if causal(step) or crosses(layer, step):
+        return ()
+    seen = layer.flow.seen
+    roots = tuple(dict.fromkeys(root for place in (1, 2) for root in seen[step.call.must(place)].roots))
+    queries = seen[step.call.must(0)].roots
+    alone = all(root in layer.made and layer.readers[root] == [step] and root not in queries for root in roots)
+    return roots if alone and not layer.results.intersection(roots) else ()
 
 
 def _core(
@@ -134,6 +159,7 @@ def _core(
     table, along = f"tokens {heads} {context}", (context,)
     softmax = f"{prefix}.softmax"
     extra = [e.weight(name, softmax, WeightKind.PLAIN, heads) for name in step.weights if name == step.call.ref(8)]
+    extra += [e.weight(name, softmax, WeightKind.PLAIN) for name in bias_tables(e.layer, step)]
     names = [f"{prefix}.{n}" for n in ("scores", "softmax", "values", "scores_out", "probs")]
     points = b.dims(f"tokens {heads} {key} {context}")
     reduced = tuple(key.split())

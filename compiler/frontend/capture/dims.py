@@ -6,6 +6,7 @@ from compiler.frontend.capture.axes import Axis
 from compiler.frontend.capture.chosen import INDEX
 from compiler.frontend.capture.costs import DELTAS
 from compiler.frontend.capture.latent import Latent, Layer
+from compiler.frontend.capture.seen import Origin
 from compiler.frontend.capture.steps import Kind, Step
 
 #: The dimension that the rows of a projection are, by its name.
@@ -16,19 +17,24 @@ _ROWS = {
     "ffn.shared_up_proj": "shared_ffn",
     "ffn.router": "experts",
     "head.lm_head": "vocab",
+    "head.classifier": "classes",
     "attn.kv_a_proj": "kv_a",
     "attn.q_a_proj": "q_lora",
 }
 
 
 class Names:
-    """The names and sizes of the dimensions of one block. `sizes` is what a `BlockBuilder` reads."""
+    """The names and sizes of the dimensions of one block. `sizes` is what a `BlockBuilder` reads.
 
-    def __init__(self, layer: Layer, sizes: dict[str, int]) -> None:
+    source: the dimension of the encoder's tokens of a sequence; last: what one token of each sequence is called.
+    """
+
+    def __init__(self, layer: Layer, sizes: dict[str, int], source: str = "", last: str = "tokens") -> None:
+        self.source = source
         self.atoms = layer.flow.atoms
         self.sizes = sizes
         self._runs: dict[Axis, str] = {}
-        self._names: dict[int, str] = {layer.flow.atoms.tokens: "tokens", layer.flow.atoms.last: "tokens"}
+        self._names: dict[int, str] = {layer.flow.atoms.tokens: "tokens", layer.flow.atoms.last: last}
 
     def give(self, axis: Iterable[int], *names: str) -> None:
         """Name the atoms of `axis`: one name each, or one for all together. Named atoms keep their names."""
@@ -59,6 +65,10 @@ class Names:
         """A name for each leaf, or for each run of leaves that has one name."""
         place = 0
         while place < len(leaves):
+            if leaves[place] == self.atoms.find(self.atoms.memory):
+                yield from ("batch", self.source)
+                place += 1
+                continue
             run = next((run for run in self._runs if leaves[place : place + len(run)] == run), ())
             yield self._runs[run] if run else self.name(leaves[place])
             place += len(run) or 1
@@ -86,6 +96,10 @@ def name_dims(layer: Layer, names: Names, hidden: Axis, weights: dict[str, str])
         if step.kind is Kind.ATTENTION and id(step) not in layer.latents:
             _attention(layer, step)
     names.give(hidden, "hidden")
+    for seen in layer.flow.seen.values():
+        if len(seen.axes) == 3 and layer.flow.atoms.leaves(seen.axes[1]) == (layer.flow.atoms.memory,):
+            names.give(seen.axes[2], "hidden")
+            break
     for latent in layer.latents.values():
         _latent(layer, names, latent)
     for step in layer.steps:
@@ -102,7 +116,9 @@ def name_dims(layer: Layer, names: Names, hidden: Axis, weights: dict[str, str])
         elif step.name == "embed.gather" and step.weights:
             names.give(layer.flow.seen[step.weights[0]].axes[0], "vocab")
     for step in layer.steps:
-        if step.kind is Kind.CONV:
+        if step.kind is Kind.CONV and len(step.call.shape) == 4:
+            _name_image(layer, names, step)
+        elif step.kind is Kind.CONV:
             names.give(step.reduced[:1], "kernel")
             names.give(layer.flow.seen[step.outputs[0]].axes[1], "channels")
     for value, key in weights.items():
@@ -131,6 +147,32 @@ def _attention(layer: Layer, step: Step) -> None:
     sinks = call.ref(8, "sinks") if call.name == "rdutune.attention" else None
     if sinks is not None:
         atoms.unify(layer.flow.seen[sinks].axes[0], q[-3])
+    for table in bias_tables(layer, step):
+        atoms.unify(layer.flow.seen[table].axes[-1], q[-3])
+
+
+def bias_tables(layer: Layer, step: Step) -> tuple[str, ...]:
+    """The weights that an attention adds to its scores by the distance of two tokens: (buckets, heads)."""
+    mask = step.call.ref(9) if step.call.name == "rdutune.attention" else None
+    roots = () if mask is None else layer.flow.seen[mask].roots
+    return tuple(root for root in roots if layer.flow.seen[root].origin is Origin.WEIGHT)
+
+
+def _name_image(layer: Layer, names: Names, step: Step) -> None:
+    """Names of a convolution over an image: its kernel and channels, the patches it gives."""
+    flow = layer.flow
+    image, out = (flow.seen[name].axes for name in (step.call.must(0), step.outputs[0]))
+    for atom, name in zip(step.reduced, ("channels", "kernel_height", "kernel_width"), strict=True):
+        names.give((atom,), name)
+    for axes, words in ((image, ("height", "width")), (out, ("patch_rows", "patch_columns"))):
+        for side, name in zip(axes[2:], words, strict=True):
+            names.give(side, name)
+
+
+def crosses(layer: Layer, step: Step) -> bool:
+    """Whether an attention reads what an encoder gave."""
+    flow = layer.flow
+    return flow.atoms.leaves(flow.seen[step.call.must(1)].axes[-2]) == (flow.atoms.memory,)
 
 
 def key_heads(layer: Layer, step: Step) -> Axis:
@@ -151,6 +193,8 @@ def _name_attention(layer: Layer, names: Names, step: Step) -> None:
     names.give((atom for atom in atoms.leaves(q[-3]) if atom not in own), "q_group")
     names.give(k[-1], "head_dim")
     names.give(v[-1], "v_dim")
+    for table in bias_tables(layer, step):
+        names.give(layer.flow.seen[table].axes[0], "buckets")
 
 
 def _latent(layer: Layer, names: Names, latent: Latent) -> None:

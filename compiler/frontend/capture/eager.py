@@ -7,7 +7,7 @@ scores attends to earlier tokens only; one that does not attends to all.
 from dataclasses import dataclass, replace
 
 from compiler.frontend.capture.costs import ELEMENTWISE
-from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Node, Ref
+from compiler.frontend.capture.ir import Capture, Node, Ref
 from compiler.frontend.capture.seen import Call
 
 #: Products of two tensors, and the places of their operands.
@@ -31,7 +31,7 @@ def joined(capture: Capture) -> Capture:
     moves = moving(capture)
     nodes: list[Node] = []
     for node in capture.nodes:
-        found = _attention(node, made, moves)
+        found = _attention(node, made, (moves, capture.tokens))
         nodes.extend([node] if found is None else _operator(found, made))
     return replace(capture, nodes=tuple(nodes)) if len(nodes) > len(capture.nodes) else capture
 
@@ -45,18 +45,19 @@ def moving(capture: Capture) -> set[str]:
     return found
 
 
-def _attention(node: Node, made: dict[str, Node], moving: set[str]) -> _Found | None:
-    """The attention whose second product is `node`."""
+def _attention(node: Node, made: dict[str, Node], known: tuple[set[str], int]) -> _Found | None:
+    """The attention whose second product is `node`. known: the values that move, the number of tokens."""
+    moving, tokens = known
     places = _PRODUCTS.get(Call(node).name)
     if places is None or Call(node).ref(places[0]) is None:
         return None
     inner = through(Call(node).must(places[0]), made, moving, SAME)
     softmax = made.get(inner[0])
-    if softmax is None or Call(softmax).name not in _SOFTMAX or not _square(softmax):
+    if softmax is None or Call(softmax).name not in _SOFTMAX or not _square(softmax, tokens):
         return None
     before, masked = through(Call(softmax).must(0), made, moving, SAME | frozenset(ELEMENTWISE))
     scores = made.get(before)
-    if scores is None or Call(scores).name not in _PRODUCTS or not _square(scores):
+    if scores is None or Call(scores).name not in _PRODUCTS or not _square(scores, tokens):
         return None
     return _Found(scores, node, masked or Call(scores).name == "aten.baddbmm")
 
@@ -74,8 +75,8 @@ def through(name: str, made: dict[str, Node], moving: set[str], allowed: frozens
     return name, masked
 
 
-def _square(node: Node) -> bool:
-    return node.outputs[0].shape[-2:] == (TRACED_TOKENS, TRACED_TOKENS)
+def _square(node: Node, tokens: int) -> bool:
+    return node.outputs[0].shape[-2:] == (tokens, tokens)
 
 
 def _operator(found: _Found, made: dict[str, Node]) -> list[Node]:

@@ -31,6 +31,12 @@ _OUTPUTS = {
     "attn.q_b_proj": "attn.q",
     "attn.kv_a_proj": "attn.kv_a",
     "attn.kv_a_norm": "attn.latent",
+    "cross.norm": "cross.normed",
+    "cross.q_proj": "cross.q",
+    "cross.k_proj": "cross.k",
+    "cross.v_proj": "cross.v",
+    "cross.o_proj": "cross.out",
+    "cross.residual": "cross.y",
     "ffn.norm": "ffn.normed",
     "ffn.gate_proj": "ffn.gate",
     "ffn.up_proj": "ffn.up",
@@ -70,6 +76,7 @@ class Emitter:
     workload: Workload
     edge: str = ""
     tied: str = ""  # the key of the embedding that is the head too
+    gathered: dict[str, str] = field(default_factory=dict)  # rows that all tokens of a sequence read: their dimension
     tensor: dict[str, tuple[str, ...]] = field(default_factory=dict)
     outputs: list[str] = field(default_factory=list)
     retyped: dict[str, tuple[Role, DType]] = field(
@@ -85,6 +92,17 @@ class Emitter:
 
     def words(self, axis: Axis) -> str:
         return " ".join(self.names.words(axis))
+
+    def flow_words(self, axis: Axis) -> list[str]:
+        """The dimensions of activations; around the layers, what has no tokens (an image) is there by sequence."""
+        words = self.names.words(axis)
+        return words if not self.edge or {"tokens", "batch"}.intersection(words) else ["batch", *words]
+
+    def _result(self, value: str) -> str:
+        """The dimensions of an output of an op; keys that every token reads stand by sequence."""
+        words = self.flow_words(self.layer.flow.atoms.flat(self.layer.flow.seen[value].axes))
+        rows = self.gathered.get(value, "tokens")
+        return " ".join(rows if word == "tokens" else word for word in words)
 
     def value_words(self, name: str) -> str:
         """The dimensions of a value, by name."""
@@ -131,8 +149,7 @@ class Emitter:
 
     def emit(self, step: Step) -> None:
         """The op of a step that is no semantic operator."""
-        flow = self.layer.flow
-        points = self.names.words(step.points)
+        points = self.flow_words(step.points)
         reduced = self.names.words(step.reduced, taken=points) if step.kind is not Kind.MAP else []
         inputs = (*self.read(*step.sources), *self.weights(step))
         outputs = tuple(self.output(step, place) for place in range(len(step.outputs)))
@@ -147,24 +164,28 @@ class Emitter:
             sequential=tuple(word for word in self.names.words(step.sequential) if word in points),
             linear=step.name == "ffn.add_shared" and step.flops == 1,
         )
-        self.builder.emit(op, *(self.words(flow.atoms.flat(flow.seen[value].axes)) for value in step.outputs))
+        self.builder.emit(op, *(self._result(value) for value in step.outputs))
         for value, name in zip(step.outputs, outputs, strict=True):
             self.tensor[value] = (name,)
 
     def enter(self, value: Value) -> None:
         """The first input, as the block input."""
         first = value.name == self.capture.inputs[0].name
-        name = "ids" if self.edge == "embed" and first else "x" if first else f"x.{value.name}"
-        role = Role.INPUT if name == "ids" else Role.ACTIVATION
+        memory = self.layer.flow.atoms.memory in self.layer.flow.atoms.flat(self.layer.flow.seen[value.name].axes)
+        ids = self.edge == "embed" and first and value.dtype in ("int64", "int32")
+        image = self.edge == "embed" and first and not ids
+        name = "ids" if ids else "x" if first or (memory and self.edge) else "memory" if memory else f"x.{value.name}"
+        role = Role.INPUT if ids or image else Role.ACTIVATION
         dtype = DType.INT32 if value.dtype in ("int64", "int32") else DType.BF16
-        self.builder.enter(name, self.value_words(value.name), role, dtype)
+        words = self.flow_words(self.layer.flow.atoms.flat(self.layer.flow.seen[value.name].axes))
+        self.builder.enter(name, " ".join(words), role, dtype)
         self.tensor[value.name] = (name,)
 
     def finish(self, kind: str) -> Block:
         """The block; a result that is several tensors (or the input) is put into one."""
         result = self.layer.flow.seen[self.capture.outputs[0]]
         want = "logits" if self.edge == "head" else "y"
-        words = self.words(self.layer.flow.atoms.flat(result.axes))
+        words = " ".join(self.flow_words(self.layer.flow.atoms.flat(result.axes)))
         if self.read(self.capture.outputs[0]) != (want,):
             name = f"{self.edge or 'layer'}.place"
             op = Op(name, Pattern.MAP, self.builder.dims(words), self.read(*result.roots), (want,), flops_per_point=0)

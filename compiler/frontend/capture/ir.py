@@ -10,6 +10,9 @@ from typing import Any
 #: Tokens of the traced sequence: a prime, so that no product of a model's sizes is mistaken for it.
 TRACED_TOKENS = 13
 
+#: Tokens of what an encoder-decoder reads: another prime, so that both sides can be told apart.
+SOURCE_TOKENS = 17
+
 
 @dataclass(frozen=True, slots=True)
 class Value:
@@ -27,6 +30,9 @@ class Ref:
 
     name: str
 
+
+#: Tokens a sequence that a decoder behind an encoder is prefilled with: the token that starts its output.
+START_TOKENS = 1
 
 Argument = Ref | int | float | bool | str | None | tuple["Argument", ...]
 
@@ -52,6 +58,7 @@ class Capture:
     """One distinct layer (or the part before or after the layers). `inputs[0]` and `outputs[0]` are the hidden states.
 
     buffers: tensors of the module that are no parameters (rope frequencies, a router's correction bias), and constants.
+    tokens: tokens of the traced sequence; memory: tokens of the encoder's output, 0 where nothing reads one.
     """
 
     label: str
@@ -60,6 +67,8 @@ class Capture:
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
     buffers: tuple[Value, ...] = ()
+    tokens: int = TRACED_TOKENS
+    memory: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +78,9 @@ class Captured:
     facts: scalars of the module (hidden, vocab, ...) and of the trace (torch and transformers versions).
     feeds: for each distinct layer, the value of `before` that each of its inputs is where it first occurs; "" for the
     hidden states and for what a layer before it made.
+    encoders: how many of `sequence` are layers of an encoder with a decoder behind it, and middle what lies between
+    (the encoder's last norm, the decoder's embedding), whose values `feeds` of decoder layers name.
+    fixed: tokens a sequence where the class fixes them (patches of an image, frames of a sound), 0 where it does not.
     """
 
     model: str
@@ -81,3 +93,6 @@ class Captured:
     params: int
     facts: tuple[tuple[str, Any], ...] = ()
     feeds: tuple[tuple[str, ...], ...] = ()
+    encoders: int = 0
+    middle: Capture | None = None
+    fixed: int = 0

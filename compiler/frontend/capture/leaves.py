@@ -13,6 +13,7 @@ decided in `patches`. Schemas (b batch, t tokens, h heads, d head size):
     selective_scan   x, dt (b,channels,t), A (channels,state), B,C (b,state,t) -> (b,channels,t)   (Mamba-1)
     causal_conv      x (b,channels,t), weight (channels,kernel) -> (b,channels,t)
     rms_norm         x (..., n), weight (n) -> x; offset: added to the weight (Gemma: 1)
+    position_bias    table (buckets, heads) -> (1, heads, t, s): what T5 adds to scores, by distance
     layer            stands for a whole layer while what surrounds the layers is exported
 """
 
@@ -35,6 +36,7 @@ SSM = "(Tensor x, Tensor dt, Tensor A, Tensor B, Tensor C, Tensor? D, Tensor? dt
 SELECTIVE = SSM.replace("Tensor? dt_bias", "Tensor? z, Tensor? dt_bias")
 CONV = "(Tensor x, Tensor weight, Tensor? bias, str act) -> Tensor"
 RMS = "(Tensor x, Tensor? weight, float eps, float offset) -> Tensor"
+BIAS = "(Tensor table, int queries, int keys) -> Tensor"
 LAYER = "(Tensor[] inputs, int call, int[] ranks, int[] sizes, ScalarType[] dtypes) -> Tensor[]"
 
 
@@ -52,6 +54,7 @@ def define() -> Any:
     _declare(library, "linear_attention", LINEAR, lambda q, k, v, *_: v.new_empty(v.shape))
     _declare(library, "experts", EXPERTS, lambda x, *_: torch.empty_like(x, memory_format=torch.contiguous_format))
     _declare(library, "attention", ATTENTION, _attention_shape)
+    _declare(library, "position_bias", BIAS, lambda table, t, s: table.new_empty(1, table.shape[1], t, s))
     _declare(library, "layer", LAYER, _layer_shapes)
     return library
 

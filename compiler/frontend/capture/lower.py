@@ -9,20 +9,21 @@ from dataclasses import dataclass, replace
 from compiler.errors import InputError
 from compiler.frontend.builder import BlockBuilder
 from compiler.frontend.capture import cores, indexers, scans
-from compiler.frontend.capture.dims import Names, name_dims
+from compiler.frontend.capture.dims import Names, crosses, name_dims
 from compiler.frontend.capture.emit import Emitter
 from compiler.frontend.capture.folds import completed, folded
 from compiler.frontend.capture.groups import grouped
 from compiler.frontend.capture.ir import Capture, Captured
 from compiler.frontend.capture.latent import Layer
 from compiler.frontend.capture.roles import named
-from compiler.frontend.capture.seen import Call, Origin
+from compiler.frontend.capture.seen import Call
+from compiler.frontend.capture.stages import Walked, bidirectional, inputs, staged, walked
 from compiler.frontend.capture.steps import Flow, Kind, Step
 from compiler.frontend.capture.walk import walk_capture
 from compiler.frontend.quant import CHOICES, Storage
 from compiler.frontend.spec import name_kinds
 from compiler.ir.dtype import DType
-from compiler.ir.graph import Block, Graph, Op, Pattern, Role, Workload
+from compiler.ir.graph import Block, Graph, Op, Pattern, Phase, Role, Workload
 
 _STORED = {"bfloat16": DType.BF16, "float16": DType.FP16, "float32": DType.FP32}
 
@@ -39,57 +40,54 @@ def lower(captured: Captured, workload: Workload, storage: Storage | None = None
     """
     kept = storage or traced_storage(captured, workload.weights)
     captured = _regular(captured)
-    before = walk_capture(captured.before, _inputs(captured.before, (0,))) if captured.before.nodes else None
-    after = walk_capture(captured.after, _inputs(captured.after, (0,))) if captured.after.nodes else None
-    fed = tuple(_fed(captured, before, index) for index in range(len(captured.layers)))
-    walked = [walk_capture(layer, _inputs(layer, fed[i])) for i, layer in enumerate(captured.layers)]
-    _refuse(captured.model, [flow for flow in (before, *walked, after) if flow is not None])
-    layers = [_layer(capture, flow) for capture, flow in zip(captured.layers, walked, strict=True)]
-    for capture, layer, feed in zip(captured.layers, layers, captured.feeds, strict=False):
-        _refuse_between(captured.model, capture, layer, feed)
-    kinds = name_kinds([(label(layer), index) for index, layer in enumerate(layers)])
-    blocks = [
-        _block(_Part(capture, layer, kind), workload, kept)
-        for capture, layer, kind in zip(captured.layers, layers, kinds, strict=True)
-    ]
-    sequence = [kinds[index] for index in captured.sequence]
-    if before is not None:
-        given = tuple(dict.fromkeys(name for i, places in enumerate(fed) for name in _feeds(captured, i, places[1:])))
-        layer = _layer(captured.before, before, "embed", given)
-        blocks.insert(0, _block(_Part(captured.before, layer, "embed", more=given), workload, kept))
-        sequence.insert(0, "embed")
+    stages = [walked(stage) for stage in staged(captured, workload)]
+    after = walk_capture(captured.after, inputs(captured.after, (0,))) if captured.after.nodes else None
+    flows = [flow for one in stages for flow in (one.before, *one.layers) if flow is not None]
+    _refuse(captured.model, [*flows, *([] if after is None else [after])])
+    layers = [[_layer(*pair) for pair in zip(one.stage.layers, one.layers, strict=True)] for one in stages]
+    encoder = any(bidirectional(layer) for layer in layers[-1])
+    if encoder and workload.phase is Phase.DECODE:
+        what = "every token attends to later ones (an encoder), so there is no decoding"
+        raise InputError(captured.model, what, "phase prefill")
+    kinds = iter(name_kinds([(label(layer), (i, j)) for i, own in enumerate(layers) for j, layer in enumerate(own)]))
+    blocks: list[Block] = []
+    sequence: list[str] = []
+    for one, own in zip(stages, layers, strict=True):
+        names = [next(kinds) for _ in own]
+        blocks.extend(_stage(captured.model, one, own, names, kept))
+        sequence.extend([one.stage.name] if one.before is not None else [])
+        sequence.extend(names[number] for number in one.stage.sequence)
+    last = stages[-1].stage
     if after is not None:
-        ends = _ends(captured, after, workload, kept)
+        ends = _ends(captured, after, last.workload if encoder else _edge_workload(workload), kept)
         blocks.extend(ends)
         sequence.extend(block.kind for block in ends)
-    return Graph(captured.model, captured.model_type, tuple(blocks), tuple(sequence), workload)
+    shown = last.workload if captured.fixed and captured.middle is None else workload
+    return Graph(captured.model, captured.model_type, tuple(blocks), tuple(sequence), shown)
+
+
+def _stage(model: str, one: Walked, layers: list[Layer], kinds: list[str], kept: Storage) -> list[Block]:
+    """The blocks of one stack: what comes before it, and each kind of layer."""
+    stage, out = one.stage, []
+    for capture, layer, feed in zip(stage.layers, layers, stage.feeds, strict=False):
+        _refuse_between(model, capture, layer, feed)
+    if one.before is not None:
+        before = _layer(stage.before, one.before, "embed", one.handed)
+        part = _Part(stage.before, before, stage.name, edge="embed", more=one.handed, source=stage.source)
+        out.append(_block(part, stage.workload, kept))
+    for capture, layer, kind in zip(stage.layers, layers, kinds, strict=True):
+        out.append(_block(_Part(capture, layer, kind, source=stage.source), stage.workload, kept))
+    return out
 
 
 def _regular(captured: Captured) -> Captured:
     """`captured` with every part folded, and of each layer the hidden states only: what is cached is no output."""
-    after = completed(captured.after, captured.before) if captured.after.inputs else captured.after
+    before = captured.middle or captured.before
+    after = completed(captured.after, before) if captured.after.inputs else captured.after
+    middle = None if captured.middle is None else folded(captured.middle)
     top_k = dict(dict(captured.facts).get("config", ())).get("index_topk", 0)
     layers = tuple(folded(replace(capture, outputs=capture.outputs[:1]), top_k) for capture in captured.layers)
-    return replace(captured, before=folded(captured.before), layers=layers, after=folded(after))
-
-
-def _feeds(captured: Captured, index: int, places: tuple[int, ...]) -> tuple[str, ...]:
-    """What `before` gives to the inputs at `places` of a layer."""
-    return tuple(captured.feeds[index][place] for place in places if captured.feeds[index][place])
-
-
-def _fed(captured: Captured, before: Flow | None, index: int) -> tuple[int, ...]:
-    """The inputs of a layer that carry activations: the first, and what earlier layers or the embedding made."""
-    feeds = captured.feeds[index] if index < len(captured.feeds) else ("",)
-    made = {} if before is None else before.seen
-    moving = [
-        place for place, feed in enumerate(feeds) if not feed or (feed in made and made[feed].origin is Origin.DATA)
-    ]
-    return tuple(dict.fromkeys((0, *moving)))
-
-
-def _inputs(capture: Capture, places: tuple[int, ...]) -> frozenset[str]:
-    return frozenset(capture.inputs[place].name for place in places if place < len(capture.inputs))
+    return replace(captured, before=folded(captured.before), middle=middle, layers=layers, after=folded(after))
 
 
 def _refuse_between(model: str, capture: Capture, layer: Layer, feed: tuple[str, ...]) -> None:
@@ -105,9 +103,14 @@ def _refuse_between(model: str, capture: Capture, layer: Layer, feed: tuple[str,
 
 
 def _ends(captured: Captured, after: Flow, workload: Workload, kept: Storage) -> list[Block]:
-    """The head, and the sampling where the head gives scores of a vocabulary."""
+    """The head over the tokens of `workload`, and the sampling where the head gives scores of a vocabulary."""
     layer = _layer(captured.after, after, "head")
-    head = _block(_Part(captured.after, layer, "head", _tied_key(captured)), _edge_workload(workload), kept)
+    known = dict(captured.facts)
+    if known.get("config") and "vocab" not in known:
+        for step in layer.steps:
+            step.name = step.name.replace("lm_head", "classifier")
+    part = _Part(captured.after, layer, "head", _tied_key(captured), edge="head", last=workload.context == 1)
+    head = _block(part, workload, kept)
     scores = "vocab" in {dim.name for dim in head.tensor["logits"].dims}
     return [head, _sample(head, kept)] if scores else [head]
 
@@ -153,6 +156,10 @@ def label(layer: Layer) -> str:
     if attentions:
         latent = id(attentions[0]) in layer.latents
         mixer = "mla" if latent else "swa" if cores.spans(attentions[0])[0] else "gqa"
+        if any(crosses(layer, step) for step in attentions):
+            mixer = "cross"
+        elif not cores.causal(attentions[0]):
+            mixer = "encoder"
     elif scans_:
         mixer = scans_[0].call.name.split(".")[1]
     elif any(step.kind is Kind.CONV for step in layer.steps):
@@ -163,22 +170,30 @@ def label(layer: Layer) -> str:
 
 @dataclass(frozen=True)
 class _Part:
-    """A capture to be made a block. tied: the key of a head that is the embedding; more: values given besides."""
+    """A capture to be made a block. tied: the key of a head that is the embedding; more: values given besides.
+
+    edge: embed or head, empty for a layer; source: tokens a sequence of the encoder's output that it reads; last:
+    whether the last token of each sequence is all there is.
+    """
 
     capture: Capture
     layer: Layer
     kind: str
     tied: str = ""
     more: tuple[str, ...] = ()
+    edge: str = ""
+    source: int = 0
+    last: bool = False
 
 
 def _block(part: _Part, workload: Workload, kept: Storage) -> Block:
     """The block of one capture."""
     capture, layer, kind = part.capture, part.layer, part.kind
-    edge = kind if kind in ("embed", "head") else ""
-    flow = layer.flow
+    edge, flow = part.edge, layer.flow
     sizes = {"tokens": workload.tokens, "batch": workload.batch}
-    names = Names(layer, sizes)
+    if part.source:
+        sizes |= {"context": workload.context} | {_source(part, workload): part.source}
+    names = Names(layer, sizes, _source(part, workload), "tokens" if part.last or not edge else "batch")
     first = capture.inputs[0].name
     hidden = flow.seen[capture.outputs[0]].axes[-1] if edge == "embed" else flow.seen[first].axes[-1]
     used = {name for step in layer.steps for name in step.weights}
@@ -186,22 +201,50 @@ def _block(part: _Part, workload: Workload, kept: Storage) -> Block:
     name_dims(layer, names, hidden, keys)
     e = Emitter(capture, layer, names, BlockBuilder(sizes, kept), workload, edge, part.tied)
     read = {name for step in layer.steps for name in step.sources}
+    cached = _memory(layer) if part.source and e.decode else set()
+    e.gathered = {
+        root: f"batch {cores.context_word(e, step)}"
+        for step in layer.steps
+        if step.kind is Kind.ATTENTION
+        for root in cores.gathered(layer, step)
+    }
     for value in capture.inputs:
+        if value.name in cached:
+            continue
         if value.name == first or (value.name in read and e.is_input(value.name) and not _borrowed(layer, value.name)):
             e.enter(value)
     for step in layer.steps:
         if step.kind is Kind.ATTENTION:
             cores.enter_caches(e, step)
     for step in layer.steps:
-        _emit(e, step)
+        if not cached.issuperset(step.outputs):
+            _emit(e, step)
     e.outputs.extend(tensor for tensor in e.read(*part.more) if tensor not in e.outputs)
     return e.finish(kind)
+
+
+def _source(part: _Part, workload: Workload) -> str:
+    """The dimension of the encoder's tokens of a sequence: the context where that has as many tokens."""
+    return "context" if part.source in (0, workload.context) else "context_cross"
+
+
+def _memory(layer: Layer) -> set[str]:
+    """The encoder's output and what is made of nothing else: in decode its keys and values are cached."""
+    flow = layer.flow
+    out = {name for name, seen in flow.seen.items() if flow.atoms.memory in flow.atoms.flat(seen.axes)}
+    return out - {name for step in layer.steps if step.kind is Kind.ATTENTION for name in step.outputs}
 
 
 def _borrowed(layer: Layer, name: str) -> bool:
     """Whether only attention reads an input, as keys or values another layer cached."""
     users = [step for step in layer.steps if name in step.sources]
     return bool(users) and all(step.kind in _KEPT for step in users)
+
+
+def _sums_tokens(e: Emitter, step: Step) -> bool:
+    """Whether a step sums over the tokens before. Whole numbers are positions counted from ids: decoding knows them."""
+    along = step.kind is Kind.SCAN and e.layer.flow.atoms.tokens in step.sequential
+    return along and "int" not in step.call.node.outputs[0].dtype
 
 
 def _emit(e: Emitter, step: Step) -> None:
@@ -224,11 +267,11 @@ def _emit(e: Emitter, step: Step) -> None:
         return cores.experts(e, step)
     if step.kind is Kind.RECURRENCE:
         return scans.recurrence(e, step)
-    if step.kind is Kind.CONV:
+    if step.kind is Kind.CONV and not e.edge:
         return scans.convolution(e, step)
     if step.name == "ffn.topk":
         return cores.routes(e, step)
-    if step.kind is Kind.SCAN and e.decode and e.layer.flow.atoms.tokens in step.sequential:
+    if e.decode and _sums_tokens(e, step):
         raise e.refuse(step, "sums over the tokens before, which decoding does not keep", "phase prefill")
     return e.emit(step)
 

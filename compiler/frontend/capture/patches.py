@@ -222,6 +222,14 @@ def lightning(
     return out, state
 
 
+def position_bias(module: Any, query_length: Any, key_length: Any, *_: Any, **__: Any) -> Any:
+    """`compute_bias` of T5 and its relatives: a row of the table for every distance."""
+    import torch
+
+    table = module.relative_attention_bias.weight
+    return torch.ops.rdutune.position_bias(table, int(query_length), int(key_length))
+
+
 #: Classes whose forward is replaced because no registry of transformers reaches it.
 FORWARDS: dict[str, Callable[..., Any]] = {
     "Llama4TextMoe": llama4_moe,
@@ -290,6 +298,8 @@ def patched(module: Any) -> Iterator[None]:
                 stack.enter_context(_exchanged(sys.modules[name], local, kernel))
         for cls in sorted((c for c in classes if c.__name__ in FORWARDS), key=lambda c: c.__qualname__):
             stack.enter_context(_exchanged(cls, "forward", FORWARDS[cls.__name__]))
+        for cls in sorted((c for c in classes if _is_biased(c)), key=lambda c: c.__qualname__):
+            stack.enter_context(_exchanged(cls, "compute_bias", position_bias))
         ropes = (
             c for c in classes if c.__name__.endswith("RotaryEmbedding") and c.__module__.startswith("transformers.")
         )
@@ -351,6 +361,11 @@ def _kernels(module: str) -> dict[str, Callable[..., Any]]:
 def _text(module: str) -> str:
     """The source of an imported module of transformers; "" for any other."""
     return inspect.getsource(sys.modules[module]) if module.startswith("transformers.") else ""
+
+
+def _is_biased(cls: type) -> bool:
+    """Whether a class of transformers makes a relative position bias out of a table of distances."""
+    return cls.__module__.startswith("transformers.") and hasattr(cls, "compute_bias")
 
 
 def _is_rms(cls: type) -> bool:

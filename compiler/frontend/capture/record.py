@@ -73,6 +73,25 @@ def layer_list(module: Any, config: Any) -> tuple[str, Any] | None:
     return max(named or found, key=lambda item: _size(item[1]), default=None)
 
 
+def stacks(module: Any, config: Any) -> tuple[tuple[str, Any], ...]:
+    """Name and list of the layers of each stack: encoder and decoder where the configuration says so, else of one.
+
+    Nothing where the module has no list of layers.
+    """
+    import torch
+
+    if not getattr(config, "is_encoder_decoder", False):
+        found = layer_list(module, config)
+        return () if found is None else (found,)
+    lists = [(name, part) for name, part in module.named_modules() if isinstance(part, torch.nn.ModuleList)]
+    outer = [item for item in lists if not any(item[0].startswith(name + ".") for name, _ in lists)]
+    sides = []
+    for side in ("encoder", "decoder"):
+        own = [item for item in outer if side in item[0].split(".") and _size(item[1])]
+        sides.extend([max(own, key=lambda item: _size(item[1]))] if own else [])
+    return tuple(sides) if len(sides) == 2 else ()
+
+
 def _size(module: Any) -> int:
     return sum(p.numel() for p in module.parameters())
 

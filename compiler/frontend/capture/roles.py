@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from compiler.frontend.capture.chosen import CHOSEN
 from compiler.frontend.capture.costs import ACTIVATIONS
+from compiler.frontend.capture.dims import crosses
 from compiler.frontend.capture.latent import Latent, Layer
 from compiler.frontend.capture.seen import Call, Origin
 from compiler.frontend.capture.steps import Flow, Kind, Step
@@ -23,6 +24,7 @@ _ORDER = tuple(
         ),
         ("attn", "k_rope k_scale index_k_proj index_k_norm index_k_rope index_q_proj index_q_norm index_q_rope"),
         ("attn", "index_weights_proj index kv_b_proj core gate o_proj post_norm residual"),
+        ("cross", "norm q_proj k_proj v_proj q_norm k_norm q_scale k_scale core gate o_proj post_norm residual"),
         ("ffn", "norm gate_proj up_proj act down_proj shared_gate_proj shared_up_proj shared_act shared_down_proj"),
         ("ffn", "router topk experts shared_gate add_shared post_norm residual"),
     )
@@ -76,8 +78,12 @@ class Namer:
             self._edge()
         else:
             mixers = ("attn", *(f"attn_{n}" for n in range(2, len(self.layer.steps) + 2)))
-            for step, prefix in zip(self._kind(Kind.ATTENTION), mixers, strict=False):
+            across = [step for step in self._kind(Kind.ATTENTION) if crosses(self.layer, step)]
+            own = [step for step in self._kind(Kind.ATTENTION) if step not in across]
+            for step, prefix in zip(own, mixers, strict=False):
                 self._attention(step, prefix)
+            for number, step in enumerate(across):
+                self._attention(step, f"cross_{number + 1}" if number else "cross")
             for step in self._kind(Kind.EXPERTS):
                 self._experts(step)
             self._recurrences()
@@ -92,12 +98,15 @@ class Namer:
 
     def _edge(self) -> None:
         usual = {
-            "embed": {Kind.GATHER: "embed.gather"},
+            "embed": {Kind.GATHER: "embed.gather", Kind.CONV: "embed.conv"},
             "head": {Kind.NORM: "head.norm", Kind.CONTRACT: "head.lm_head"},
         }
         for step in reversed(self.layer.steps) if self.edge == "head" else self.layer.steps:
             name = usual[self.edge].get(step.kind)
-            if name and (step.weights or step.kind is not Kind.GATHER):
+            # a table read by position, or by a count of the ids, is no vocabulary
+            ids = bool(step.weights and step.sources) and self.layer.flow.streams.issuperset(step.sources)
+            looked_up = step.kind is not Kind.GATHER or ids
+            if name and looked_up:
                 self.claim(step, name)
 
     def _fallback(self, step: Step) -> None:

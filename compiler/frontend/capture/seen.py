@@ -34,8 +34,11 @@ class Walk:
     pairs: dict[Axis, Axis] = field(default_factory=dict)  # of a complex axis, that of real and imaginary part
 
     def axis(self, size: int) -> Axis:
-        """A new axis; the tokens where it has their number, which no other size has."""
-        return (self.atoms.tokens,) if size == TRACED_TOKENS else self.atoms.axis(size)
+        """A new axis; the tokens (of this side, of the encoder) where it has their number, which no other size has."""
+        for atom in (self.atoms.tokens, self.atoms.memory):
+            if size == self.atoms.size(atom):
+                return (atom,)
+        return self.atoms.axis(size)
 
     def axes(self, shape: Iterable[int]) -> Axes:
         return tuple(self.axis(size) for size in shape)

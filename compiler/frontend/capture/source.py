@@ -124,10 +124,18 @@ def build(name: str, config: Any) -> Opened:
 
 
 def _classes(config: Any) -> list[Any]:
-    """The auto classes that have a model for this configuration, the one with a language head first."""
+    """The auto classes that have a model for this configuration, the whole model with a language head first.
+
+    A type that is an encoder, or has one, is not made a decoder because it can be used as one.
+    """
     import transformers
 
-    names = ("CausalLM", "MaskedLM", "Seq2SeqLM", "SpeechSeq2Seq", "ImageClassification", "")
+    names = ["CausalLM", "MaskedLM", "Seq2SeqLM", "SpeechSeq2Seq", "ImageClassification", ""]
+    if getattr(config, "is_encoder_decoder", False):
+        names = ["Seq2SeqLM", "SpeechSeq2Seq", ""]
+    elif getattr(config, "is_decoder", None) is False:
+        names.remove("CausalLM")
+        names.insert(1, "CausalLM")
     autos = [getattr(transformers, f"AutoModelFor{n}" if n else "AutoModel") for n in names]
     return [auto for auto in autos if type(config) in auto._model_mapping]
 

@@ -72,6 +72,7 @@ class Flow(Walk):
 
     steps: list[Step] = field(default_factory=list)
     unsupported: list[Unsupported] = field(default_factory=list)
+    biases: set[str] = field(default_factory=set)  # tables of distances as rows of a weight
     streams: set[str] = field(default_factory=set)  # the residual stream: the block input and every sum with it
 
     def add(self, kind: Kind, call: Call, axes: tuple[Axes, ...], points: Axis, **more: object) -> Step:

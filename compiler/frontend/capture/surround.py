@@ -1,7 +1,8 @@
 """What surrounds the layers: the model exported with one node for every layer, then cut into before and after."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from compiler.errors import InputError
@@ -44,49 +45,104 @@ def _stub(layer: Any, calls: list[tuple[int, Call]]) -> Any:
 
 
 @contextmanager
-def stubbed(layers: Any, calls: list[Call]) -> Iterator[None]:
-    """The modules of the list `layers` are stubs inside, and the layers again afterwards."""
-    whole = list(layers)
+def stubbed(lists: tuple[Any, ...], calls: list[Call]) -> Iterator[None]:
+    """The modules of the lists are stubs inside, and the layers again afterwards. Calls count through all lists."""
+    places = [(layers, index) for layers in lists for index in range(len(layers))]
+    whole = [layers[index] for layers, index in places]
     of_layer: dict[int, list[tuple[int, Call]]] = {}
     for number, call in enumerate(calls):
         of_layer.setdefault(call.layer, []).append((number, call))
     try:
         for index, own in of_layer.items():
-            layers[index] = _stub(whole[index], own)
+            layers, at = places[index]
+            layers[at] = _stub(whole[index], own)
         yield
     finally:
-        for index, layer in enumerate(whole):
-            layers[index] = layer
+        for (layers, at), layer in zip(places, whole, strict=True):
+            layers[at] = layer
 
 
-def cut(name: str, program: Program) -> tuple[Capture, Capture, list[tuple[str, ...]]]:
-    """(before, after, the values each call of a layer is given).
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What surrounds the layers; middle: what lies between encoder and decoder; feeds: what each call is given."""
 
-    Raises InputError when the model computes something between two layers.
+    before: Capture
+    middle: Capture | None
+    after: Capture
+    feeds: list[tuple[str, ...]]
+
+
+def cut(name: str, program: Program, encoders: int = 0) -> Cut:
+    """The model around its layers, of which the first `encoders` are an encoder's with a decoder behind it.
+
+    Raises InputError when the model computes something between two layers of a stack.
     """
-    depends = _dependent(program.nodes)
     layers = [node for node in program.nodes if node.target == LAYER]
     inner = [node for node in program.nodes if node.target != LAYER]
-    before = [node for node in inner if node.outputs[0].name not in depends] if layers else inner
-    after = [node for node in inner if node.outputs[0].name in depends] if layers else []
-    _refuse_between(name, layers, after)
-    made = _names(program, before)
-    needed = [used for node in (*layers, *after) for used in uses(node)] + program.results
-    out = tuple(dict.fromkeys(used for used in needed if used in made and used not in _stored(program)))
-    feeds = [tuple(uses(node)) for node in layers]
-    hidden = feeds[0][:1] if feeds else ()
+    last = layers[encoders:]
+    depends = _dependent(program.nodes, last)
+    after = [node for node in inner if node.outputs[0].name in depends]
+    rest = [node for node in inner if node.outputs[0].name not in depends]
+    _refuse_between(name, last, after)
+    if not encoders:
+        before, ends = rest, _needed(program, (*layers, *after))
+        middle = None
+    else:
+        behind = _dependent(program.nodes, layers[:encoders])
+        _refuse_between(name, layers[:encoders], [node for node in rest if node.outputs[0].name in behind])
+        ends = _needed(program, layers[:encoders], results=False)
+        before = _above(rest, set(ends))
+        middle = _middle(program, rest, (layers[encoders - 1], last, after))
+    out = _made(program, before, ends)
+    hidden = uses(layers[0])[:1] if layers else []
     first = tuple(value for value in hidden if value in out)
     head = _part(program, "before", before, (*first, *(value for value in out if value not in first)))
-    tail = _after(program, after, layers, before)
-    known = set(head.outputs)
-    return head, tail, [tuple(value if value in known else "" for value in feed) for feed in feeds]
+    known = [set(head.outputs)] * encoders + [set((middle or head).outputs)] * len(last)
+    feeds = [tuple(v if v in names else "" for v in uses(node)) for node, names in zip(layers, known, strict=True)]
+    return Cut(head, middle, _after(program, after, layers, middle.nodes if middle else before), feeds)
 
 
-def _dependent(nodes: list[Node]) -> set[str]:
-    """The values that depend on a layer."""
+def _needed(program: Program, nodes: Iterable[Node], results: bool = True) -> list[str]:
+    """The values that `nodes` read, and those the program gives."""
+    return [used for node in nodes for used in uses(node)] + (program.results if results else [])
+
+
+def _made(program: Program, nodes: list[Node], needed: list[str]) -> tuple[str, ...]:
+    """Of the values needed, those that `nodes` or the inputs give."""
+    made = _names(program, nodes) - _stored(program)
+    return tuple(dict.fromkeys(used for used in needed if used in made))
+
+
+def _above(nodes: list[Node], wanted: set[str]) -> list[Node]:
+    """The nodes that `wanted` values need."""
+    found = []
+    for node in reversed(nodes):
+        if wanted.intersection(value.name for value in node.outputs):
+            found.append(node)
+            wanted.update(uses(node))
+    return found[::-1]
+
+
+def _middle(program: Program, rest: list[Node], around: tuple[Node, list[Node], list[Node]]) -> Capture:
+    """Between encoder and decoder. Its inputs: the decoder's tokens, then what the encoder's last layer gives."""
+    encoder, decoder, after = around
+    ends = _needed(program, (*decoder, *after))
+    nodes = _above(rest, set(ends))
+    memory = encoder.outputs[0]
+    read = set(_needed(program, nodes)) | set(ends)
+    hidden = uses(decoder[0])[0]
+    out = [value for value in (*_made(program, nodes, ends), memory.name) if value in ends]
+    part = _part(program, "middle", nodes, tuple(sorted(out, key=lambda value: value != hidden)))
+    inputs = (*(value for value in program.inputs if value.name in read), *([memory] if memory.name in read else []))
+    return replace(part, inputs=inputs)
+
+
+def _dependent(nodes: list[Node], layers: list[Node]) -> set[str]:
+    """The values that depend on one of `layers`."""
+    own = {id(node) for node in layers}
     found: set[str] = set()
     for node in nodes:
-        if node.target == LAYER or any(used in found for used in uses(node)):
+        if id(node) in own or any(used in found for used in uses(node)):
             found.update(value.name for value in node.outputs)
     return found
 
@@ -113,7 +169,7 @@ def _part(program: Program, label: str, nodes: list[Node], outputs: tuple[str, .
     used = {name for node in nodes for name in uses(node)} | set(outputs)
     return Capture(
         label,
-        tuple(value for value in program.inputs if label == "before"),
+        tuple(value for value in program.inputs if label == "before" and (value.name in used or not nodes)),
         tuple(value for value in program.weights if value.name in used),
         tuple(nodes),
         outputs,
@@ -121,7 +177,7 @@ def _part(program: Program, label: str, nodes: list[Node], outputs: tuple[str, .
     )
 
 
-def _after(program: Program, nodes: list[Node], layers: list[Node], before: list[Node]) -> Capture:
+def _after(program: Program, nodes: list[Node], layers: list[Node], before: Iterable[Node]) -> Capture:
     """The part after the layers. Its inputs: the last layer's hidden states, then whatever else it reads."""
     made = {value.name for node in nodes for value in node.outputs}
     values: dict[str, Value] = {v.name: v for v in program.inputs}

@@ -4,7 +4,6 @@
 `torch.export` a distinct layer. Nothing is computed and no weight is allocated: full-size models take seconds.
 """
 
-import inspect
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,19 +11,13 @@ from typing import Any
 
 from compiler.errors import InputError
 from compiler.frontend.capture import cache
+from compiler.frontend.capture.example import example
 from compiler.frontend.capture.export import capture as as_capture
 from compiler.frontend.capture.export import export
 from compiler.frontend.capture.failure import quiet
-from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Captured
-from compiler.frontend.capture.record import (
-    Call,
-    containers,
-    first_names,
-    kinds,
-    layer_list,
-    owner_names,
-    record,
-)
+from compiler.frontend.capture.ir import SOURCE_TOKENS, TRACED_TOKENS, Capture, Captured
+from compiler.frontend.capture.record import Call, containers, first_names, kinds, owner_names, record, stacks
+from compiler.frontend.capture.sides import Sides, carried, hidden_number, repeated
 from compiler.frontend.capture.source import Opened, open_module
 from compiler.frontend.capture.surround import cut, stubbed
 
@@ -46,38 +39,53 @@ def trace(opened: Opened) -> Captured:
     from compiler.frontend.capture.patches import patched
 
     wrapper, args, kwargs = runnable(opened)
-    found = layer_list(opened.module, opened.config)
+    found = stacks(opened.module, opened.config)
     with ExitStack() as stack:
         stack.enter_context(quiet())
         stack.enter_context(opened.mode)
         stack.enter_context(patched(opened.module))
-        if found is None:
+        if not found:
             return _whole(opened, wrapper, args, kwargs)
         return _layered(opened, found, (wrapper, args, kwargs))
 
 
-def _layered(opened: Opened, found: tuple[str, Any], runnable: tuple[Any, tuple[Any, ...], dict[str, Any]]) -> Captured:
+def _layered(
+    opened: Opened, found: tuple[tuple[str, Any], ...], runnable: tuple[Any, tuple[Any, ...], dict[str, Any]]
+) -> Captured:
     wrapper, args, kwargs = runnable
-    path, layers = found
+    lists = tuple(layers for _, layers in found)
+    places = [(path, number) for path, layers in found for number in range(len(layers))]
+    paths = [f"{path}.{number}" for path, number in places]
+    layers = [layer for own in lists for layer in own]
     calls = _recorded(opened, lambda: wrapper(*args, **kwargs), layers)
     if not calls:
-        raise InputError(opened.name, f"its forward does not call the layers of {path}")
+        raise InputError(opened.name, f"its forward does not call the layers of {found[0][0]}")
     owners = owner_names(opened.module, layers, calls)
     for call in calls:
         call.print += ",".join(_common(layers[call.layer], owners))
+    encoders = sum(1 for call in calls if call.layer < len(lists[0])) if len(lists) > 1 else 0
     sequence, firsts = kinds(calls)
     distinct = tuple(
-        _layer(opened, f"{path}.{calls[first].layer}", layers[calls[first].layer], calls[first], kind, owners)
+        _layer(opened, paths[calls[first].layer], layers[calls[first].layer], calls[first], kind, owners)
         for kind, first in enumerate(firsts)
     )
     names = first_names(opened.module)
-    with stubbed(layers, calls):
+    with stubbed(lists, calls):
         program = export(opened.name, wrapper, args, kwargs, "")
     program.weights = [replace(value, key=names.get(value.key, value.key)) for value in program.weights]
-    before, after, feeds = cut(opened.name, program)
-    fed = tuple(_hidden_first(feeds[first], calls[first], calls[first - 1] if first else None) for first in firsts)
+    parts = cut(opened.name, program, encoders)
+    starts = (0, encoders)
+    fed = tuple(
+        _hidden_first(parts.feeds[first], calls[first], None if first in starts else calls[first - 1])
+        for first in firsts
+    )
+    numbers = [number for _, number in places]
+    distinct, fed = carried((repeated(distinct, calls, sequence, numbers), fed), calls, firsts, numbers)
+    sizes = Sides.of(opened, calls, encoders)
+    around = (parts.before, sizes.side(distinct, [first < encoders for first in firsts]), parts.after)
     used = [layers[index] for index in dict.fromkeys(call.layer for call in calls)]
-    return _captured(opened, (before, distinct, after), sequence, fed, calls, used)
+    made = _captured(opened, around, sequence, fed, calls, used)
+    return sizes.placed(made, parts.middle, encoders)
 
 
 def _recorded(opened: Opened, run: Any, layers: Any) -> list[Call]:
@@ -109,7 +117,7 @@ def _layer(opened: Opened, path: str, layer: Any, call: Call, kind: int, owners:
     program = export(f"{opened.name}: {path}", module, tuple(args), dict(kwargs), prefix)
     keys = {prefix + name: owners[id(p)] for name, p in layer.named_parameters() if id(p) in owners}
     program.weights = [replace(value, key=keys.get(value.key, value.key)) for value in program.weights]
-    return as_capture(f"layer{kind}", program, _hidden_number(call))
+    return as_capture(f"layer{kind}", program, hidden_number(call))
 
 
 def _storing(layer: Any, call: Call) -> Any:
@@ -131,23 +139,8 @@ def _storing(layer: Any, call: Call) -> Any:
     return Storing()
 
 
-def _tensors(leaves: list[Any]) -> list[Any]:
-    import torch
-
-    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-
-def _hidden_number(call: Call) -> int:
-    """Which tensor input is the hidden states: the first one of the shape of the first output."""
-    from torch.utils import _pytree
-
-    outputs = _tensors(_pytree.tree_leaves(call.outputs))
-    shape = outputs[0].shape if outputs else None
-    return next((n for n, tensor in enumerate(_tensors(call.leaves)) if tensor.shape == shape), 0)
-
-
 def _hidden_first(feed: tuple[str, ...], call: Call, previous: Call | None) -> tuple[str, ...]:
-    number = _hidden_number(call)
+    number = hidden_number(call)
     rest = tuple(value for n, value in enumerate(feed) if n != number)
     return (feed[number] if previous is None else "", *rest)
 
@@ -161,8 +154,13 @@ def _whole(opened: Opened, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str
     return _captured(opened, (around[0], (made,), around[1]), (0,), (feed,), [], [])
 
 
-def runnable(opened: Opened) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """(a module whose only output is the first tensor of the model's, args, kwargs), fake."""
+def runnable(
+    opened: Opened, source: int = SOURCE_TOKENS, target: int = TRACED_TOKENS
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """(a module whose only output is the first tensor of the model's, args, kwargs), fake.
+
+    source, target: tokens of the encoder and of the decoder; of a model with one stack, `target` tokens.
+    """
     import torch
 
     class Wrapper(torch.nn.Module):  # type: ignore[misc]
@@ -179,34 +177,13 @@ def runnable(opened: Opened) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     with opened.mode:
         if opened.inputs is not None:
             return Wrapper(), opened.inputs, {}
-        return Wrapper(), (), _example(opened)
+        return Wrapper(), (), example(opened, source, target)
 
 
 def _plain(out: Any) -> bool:
     import torch
 
     return isinstance(out, torch.Tensor)
-
-
-def _example(opened: Opened) -> dict[str, Any]:
-    """Example inputs of a transformers model: one sequence of TRACED_TOKENS tokens, or one image."""
-    import torch
-
-    takes = inspect.signature(opened.module.forward).parameters
-    config = opened.config
-    if "input_ids" in takes:
-        given: dict[str, Any] = {"input_ids": torch.zeros(1, TRACED_TOKENS, dtype=torch.long)}
-    elif "pixel_values" in takes and config is not None:
-        size = config.image_size if isinstance(config.image_size, (list, tuple)) else [config.image_size] * 2
-        given = {"pixel_values": torch.zeros(1, config.num_channels, *size, dtype=torch.bfloat16)}
-    else:
-        right = "return (module, example_inputs) from the Python function"
-        raise InputError(opened.name, f"takes neither input_ids nor pixel_values: {', '.join(takes)}", right)
-    choices: dict[str, Any] = {"use_cache": False}
-    # layers that reuse keys and values drop the tokens without logits, between two layers
-    if not getattr(config, "num_kv_shared_layers", 0):
-        choices["logits_to_keep"] = 1
-    return given | {key: value for key, value in choices.items() if key in takes}
 
 
 def _captured(

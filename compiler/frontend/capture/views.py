@@ -157,7 +157,8 @@ def join(walk: Walk, call: Call) -> Axes | None:
     out: list[Axis] = []
     for place, size in enumerate(call.shape):
         if place == dim:
-            out.append(walk.atoms.join(tuple(part.axes[dim] for part in parts), size))
+            joined = walk.atoms.join(tuple(part.axes[dim] for part in parts), size)
+            out.append(walk.axis(size) if size == walk.atoms.size(walk.atoms.tokens) else joined)
             continue
         best = max(parts, key=lambda part: part.origin)
         for part in parts:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Final
 
 from compiler.frontend.capture import costs
-from compiler.frontend.capture.axes import Axes, Axis
+from compiler.frontend.capture.axes import Atoms, Axes, Axis
 from compiler.frontend.capture.chosen import CHOSEN, INDEX
 from compiler.frontend.capture.fused import PART
-from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Ref
+from compiler.frontend.capture.ir import Capture, Ref
 from compiler.frontend.capture.seen import Call, Origin, Seen
 from compiler.frontend.capture.steps import Flow, Kind, Unsupported
 from compiler.frontend.capture.views import join, view
@@ -20,7 +20,7 @@ Rule = Callable[[Flow, Call], str | None]
 
 def walk_capture(capture: Capture, data: frozenset[str]) -> Flow:
     """The steps of `capture`. `data`: the inputs that carry activations; the others are tables of positions."""
-    flow = Flow()
+    flow = Flow(Atoms(capture.tokens, capture.memory))
     for value in capture.inputs:
         origin = Origin.DATA if value.name in data else Origin.TABLE
         flow.seen[value.name] = Seen(flow.axes(value.shape), (value.name,), origin)
@@ -66,6 +66,8 @@ def _constant(flow: Flow, call: Call) -> None:
     names = call.refs()
     for value in call.node.outputs:
         flow.seen[value.name] = Seen(flow.axes(value.shape), flow.roots(names), flow.origin(names))
+    if call.name == "rdutune.position_bias":
+        flow.biases.add(call.out)
 
 
 def _permutes(flow: Flow, call: Call) -> bool:
@@ -96,6 +98,8 @@ def aligned(flow: Flow, names: tuple[str, ...], shape: tuple[int, ...]) -> Axes:
                 continue
             if found is None and (part.origin is not Origin.TABLE or size == 1):
                 found = part.axes[at]
+            elif found is not None and part.origin is Origin.WEIGHT and flow.atoms.tokens in flow.atoms.leaves(found):
+                continue  # a row of the weight for every token: the tokens of all sequences share it
             elif found is not None and part.origin is not Origin.TABLE:
                 flow.atoms.unify(found, part.axes[at])
         out.append(flow.axis(size) if found is None else found)
@@ -127,7 +131,9 @@ def _part(flow: Flow, call: Call) -> str | None:
     if not flow.atoms.unify(x.axes[-1], weight.axes[-1]):
         return "contracts axes whose parts do not match"
     rows = iter(weight.axes[:-1])
-    axes = tuple(flow.axis(size) if size in (1, TRACED_TOKENS) else next(rows) for size in call.shape)
+    axes = tuple(
+        flow.axis(size) if size in (1, flow.atoms.size(flow.atoms.tokens)) else next(rows) for size in call.shape
+    )
     if call.ref(2) is not None:
         for one, other in zip(flow.seen[call.must(2)].axes, weight.axes[:-1], strict=True):
             flow.atoms.unify(one, other)
@@ -259,19 +265,20 @@ def _scatter(flow: Flow, call: Call) -> None:
 
 def _attention(flow: Flow, call: Call) -> str | None:
     q, k, v = (flow.seen[call.must(place)].axes for place in range(3))
-    tokens = flow.atoms.tokens
-    if any(flow.atoms.leaves(side[-2]) != (tokens,) for side in (q, k, v)):
+    tokens, memory = (flow.atoms.tokens,), (flow.atoms.memory,)
+    rows = [flow.atoms.leaves(side[-2]) for side in (q, k, v)]
+    if rows not in ([tokens, tokens, tokens], [tokens, memory, memory]):
         return "attends to something else than the tokens of this sequence"
     own = call.name == "rdutune.attention"
     mask, chosen = call.ref(9 if own else 3), call.ref(10) if own else None
-    if mask is not None and flow.seen[mask].origin is not Origin.TABLE:
+    if mask is not None and flow.seen[mask].origin is not Origin.TABLE and mask not in flow.biases:
         return "adds to the scores what depends on weights or activations"
     if chosen is not None and flow.seen[chosen].origin is Origin.DATA:
         indices = {value for step in flow.steps if step.kind is Kind.INDEX for value in step.outputs}
         if not indices.issuperset(flow.seen[chosen].roots):
             return "attends to keys that something else than an indexer chooses"
-    heads, rows = q[-3], q[-2]
-    axes = ((), rows, heads, v[-1]) if own else ((), heads, rows, v[-1])
+    heads = q[-3]
+    axes = ((), tokens, heads, v[-1]) if own else ((), heads, tokens, v[-1])
     flow.add(Kind.ATTENTION, call, (axes,), flow.atoms.flat(axes))
     return None
 
@@ -301,8 +308,10 @@ def _recurrence(flow: Flow, call: Call) -> None:
 
 
 def _conv(flow: Flow, call: Call) -> str | None:
-    """One-dimensional convolutions along the tokens: x (1, channels, tokens), weight (out, in / groups, kernel)."""
+    """Convolutions along the tokens (x (1, channels, tokens), weight (out, in / groups, kernel)) or over an image."""
     x, weight = flow.seen[call.must(0)].axes, flow.seen[call.must(1)].axes
+    if len(call.shape) == 4 and len(weight) == 4:
+        return _image(flow, call, x, weight)
     if len(call.shape) != 3:
         return "is no convolution along the tokens"
     if call.name == "rdutune.causal_conv":
@@ -314,11 +323,27 @@ def _conv(flow: Flow, call: Call) -> str | None:
             flow.atoms.unify(weight[0], x[1])
         elif not flow.atoms.unify(weight[1], x[1]):
             return "has groups of channels"
-        axes = (x[0], weight[0], flow.atoms.extend(x[2], call.shape[2]))
+        axes = (x[0], weight[0], _along_tokens(flow, x[2], call.shape[2]))
     kernel = weight[-1]
     reduced = (*kernel, *(weight[1] if len(weight) == 3 else ()))
-    points = tuple(flow.atoms.tokens if atom in flow.atoms.leaves(axes[2]) else atom for atom in flow.atoms.flat(axes))
+    rows = flow.atoms.leaves(axes[2]) if flow.atoms.tokens in flow.atoms.leaves(x[2]) else ()
+    points = tuple(flow.atoms.tokens if atom in rows else atom for atom in flow.atoms.flat(axes))
     flow.add(Kind.CONV, call, (axes,), points, reduced=reduced, flops=2)
+    return None
+
+
+def _along_tokens(flow: Flow, axis: Axis, size: int) -> Axis:
+    """What a convolution makes of an axis: the tokens where it has their number (frames of a sound are more)."""
+    tokens = flow.atoms.size(flow.atoms.tokens)
+    return flow.axis(size) if size == tokens != flow.atoms.extent(axis) else flow.atoms.extend(axis, size)
+
+
+def _image(flow: Flow, call: Call, x: Axes, weight: Axes) -> str | None:
+    """A convolution over an image: x (1, channels, height, width), weight (out, channels, kernel, kernel)."""
+    if not flow.atoms.unify(weight[1], x[1]):
+        return "has groups of channels"
+    axes = (x[0], weight[0], *(flow.atoms.axis(size) for size in call.shape[2:]))
+    flow.add(Kind.CONV, call, (axes,), flow.atoms.flat(axes), reduced=(*weight[1], *weight[2], *weight[3]), flops=2)
     return None
 
 
@@ -335,7 +360,7 @@ _TABLE: Final[tuple[tuple[frozenset[str], Rule], ...]] = (
     (frozenset({"aten.addmm", "aten.baddbmm"}), _addmm),
     (frozenset({"aten.einsum"}), _einsum),
     (frozenset({"aten.embedding"}), _embedding),
-    (frozenset({"aten.conv1d", "aten.convolution", "rdutune.causal_conv"}), _conv),
+    (frozenset({"aten.conv1d", "aten.conv2d", "aten.convolution", "rdutune.causal_conv"}), _conv),
     (frozenset({"rdutune.attention", "aten.scaled_dot_product_attention"}), _attention),
     (frozenset({"rdutune.experts"}), _experts),
     (frozenset({INDEX}), _indexer),
