@@ -15,9 +15,9 @@ from compiler.frontend.alias import NESTED
 from compiler.frontend.build import build
 from compiler.frontend.capture.ir import START_TOKENS, Captured
 from compiler.frontend.capture.place import Place, find_place
-from compiler.frontend.families import has_reader, load_model
+from compiler.frontend.families import described, has_reader, load_model
 from compiler.frontend.parts import EDGES
-from compiler.frontend.python_file import call_function, python_place
+from compiler.frontend.python_file import python_place, run_function
 from compiler.frontend.read import in_transformers, read_object
 from compiler.frontend.spec import CACHE_ELEMENT_NBYTES, Fact, ModelSpec, Status
 from compiler.ir.graph import Block, Graph, Phase, Role, Workload
@@ -163,26 +163,37 @@ def open_door(model: str, frontend: Frontend = Frontend.AUTO, captures: Path | N
 
     Raises InputError for whatever is no model, names a type nobody knows, or cannot be described or traced.
     """
-    if frontend is Frontend.SPEC or (frontend is Frontend.AUTO and (has_reader(model) or _returns_spec(model))):
+    function = python_place(model)
+    if function is not None:
+        return _of_function(model, function, frontend, captures)
+    if frontend is Frontend.SPEC or (frontend is Frontend.AUTO and has_reader(model)):
         return Model(load_model(model))
-    place = find_place(model)
-    if frontend is Frontend.AUTO and not _has_class(place):
+    if frontend is Frontend.AUTO and not _has_class(find_place(model)):
         return Model(load_model(model))  # refuses it, naming the nearest types
     from compiler.frontend.capture.trace import capture
 
     return Model(capture(model, captures))
 
 
-def _returns_spec(model: str) -> bool:
-    """Whether MODEL is a function of a Python file that returns a ModelSpec (the other thing it may be is a module)."""
-    place = python_place(model)
-    return place is not None and isinstance(call_function(*place), ModelSpec)
+def _of_function(model: str, place: tuple[Path, str], frontend: Frontend, captures: Path | None) -> Model:
+    """What a function returns decides the door; it is run once, and not at all where its capture is stored."""
+    from compiler.frontend.capture.cache import stored
+
+    found = stored(captures, model) if captures is not None and frontend is not Frontend.SPEC else None
+    if found is not None:
+        return Model(found)
+    run = run_function(*place)
+    if frontend is Frontend.SPEC or (frontend is Frontend.AUTO and isinstance(run.made, ModelSpec)):
+        return Model(described(model, run.made))
+    from compiler.frontend.capture.trace import capture_run
+
+    return Model(capture_run(model, run, captures))
 
 
 def _has_class(place: Place) -> bool:
-    """Whether the installed transformers has a class for it (a Python file is its own); told without importing it."""
+    """Whether the installed transformers has a class for it; told without importing it."""
     if place.kind != "config":
-        return place.kind == "python" or in_transformers(place.model_type)
+        return in_transformers(place.model_type)
     values = read_object(place.path)
     configs = [values, *(v for v in (values.get(key) for key in NESTED) if isinstance(v, dict))]
     names = [config.get("model_type") for config in configs]

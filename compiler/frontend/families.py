@@ -15,7 +15,7 @@ from compiler.frontend.facts import Facts
 from compiler.frontend.family import Family
 from compiler.frontend.hybrid_rows import HYBRIDS
 from compiler.frontend.moe_rows import EXPERTS
-from compiler.frontend.python_file import call_function, python_place
+from compiler.frontend.python_file import python_place, run_function
 from compiler.frontend.quant import read_dtype, read_quantisation
 from compiler.frontend.read import HERE, Source, describe, in_transformers, open_model
 from compiler.frontend.rows import DENSE
@@ -53,13 +53,13 @@ def load_model(model: str) -> ModelSpec:
     """
     place = python_place(model)
     if place is not None:
-        return _described(model, call_function(*place))
+        return described(model, run_function(*place).made)
     source = open_source(model)
     spec = read_spec(source)
     return with_stored(spec, Path(source.where).parent) if Path(source.where).name == "config.json" else spec
 
 
-def _described(model: str, value: object) -> ModelSpec:
+def described(model: str, value: object) -> ModelSpec:
     """What the function of a Python file returned, with the file as its source."""
     if not isinstance(value, ModelSpec):
         raise InputError(model, f"returns a {type(value).__name__}, not a ModelSpec", HERE)

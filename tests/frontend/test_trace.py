@@ -276,8 +276,8 @@ def test_work_between_layers_is_refused_with_its_place(python: Path) -> None:
         (":number", "not a torch.nn.Module"),
         (":fails", "no such size"),
         (":nubmer", "did you mean number"),
-        ("", "names no function"),
-        (":a b", "not the name"),
+        ("", "no function in it is named"),
+        (":a b", "has no function a b"),
     ],
 )
 def test_python_files_that_give_no_module(python: Path, suffix: str, what: str) -> None:

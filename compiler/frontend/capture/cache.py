@@ -1,12 +1,14 @@
 """Captures on disk, by content: the second time costs milliseconds and no torch.
 
 A key covers what the capture depends on: the configuration's values or the Python file's bytes, the versions of torch
-and transformers, and `CAPTURE_VERSION`. An entry that cannot be read is removed and counts as absent.
+and transformers, and the code of this import. An entry also names every other file that the Python file read, and is
+stale where one of them has changed. An entry that cannot be read is removed and counts as absent.
 """
 
 import hashlib
 import json
 import os
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -16,14 +18,12 @@ from compiler.frontend.capture.codec import from_json, to_json
 from compiler.frontend.capture.ir import Captured
 from compiler.frontend.capture.place import Place, find_place
 from compiler.frontend.read import read_object
-
-#: Raised whenever the same model would be captured as different data.
-CAPTURE_VERSION = 2
+from compiler.frontend.watched import digest
 
 
 def capture_key(model: str) -> str:
     """The identity of what `trace` would make of MODEL. InputError if there is no such model."""
-    return identity(f"cap{CAPTURE_VERSION}", [*_content(find_place(model)), versions()])
+    return identity("cap", [*_content(find_place(model)), versions(), _own_code()])
 
 
 def versions() -> list[str]:
@@ -31,11 +31,27 @@ def versions() -> list[str]:
     return [f"{name} {_version(name)}" for name in ("torch", "transformers")]
 
 
+@cache
+def _own_code() -> str:
+    """A hash of the code that makes captures: another one may make another capture of the same model."""
+    out = hashlib.blake2b(digest_size=16)
+    for path in sorted(Path(__file__).parent.parent.rglob("*.py")):
+        out.update(path.read_bytes())
+    return out.hexdigest()
+
+
+def stored(directory: Path, model: str) -> Captured | None:
+    """The capture of MODEL that is stored in `directory` and still good, or None."""
+    return load(directory, capture_key(model))
+
+
 def load(directory: Path, key: str) -> Captured | None:
-    """The capture stored under `key`, or None."""
+    """The capture stored under `key`, or None; also where a file it depends on has changed."""
     path = _path(directory, key)
     try:
-        return from_json(json.loads(path.read_bytes()))
+        data = json.loads(path.read_bytes())
+        fresh = all(digest(Path(name)) == value for name, value in data["read"])
+        return from_json(data["captured"]) if fresh else None
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError):
@@ -43,12 +59,16 @@ def load(directory: Path, key: str) -> Captured | None:
         return None
 
 
-def save(directory: Path, key: str, captured: Captured) -> Path:
-    """Store a capture as canonical JSON; readers see the old entry or the new one, never half of it."""
+def save(directory: Path, key: str, captured: Captured, read: tuple[Path, ...] = ()) -> Path:
+    """Store a capture as canonical JSON; readers see the old entry or the new one, never half of it.
+
+    read: other files it depends on.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     path = _path(directory, key)
     fresh = path.with_suffix(f".{os.getpid()}.new")
-    fresh.write_text(canonical_json(to_json(captured)) + "\n", encoding="ascii")
+    entry = {"captured": to_json(captured), "read": [[str(other), digest(other)] for other in read]}
+    fresh.write_text(canonical_json(entry) + "\n", encoding="ascii")
     fresh.replace(path)
     return path
 
@@ -61,8 +81,7 @@ def _content(place: Place) -> list[object]:
     if place.kind == "type":
         return ["type", place.model_type]
     if place.kind == "python":
-        digest = hashlib.blake2b(place.path.read_bytes(), digest_size=16).hexdigest()
-        return ["python", place.path.name, place.function, digest]
+        return ["python", str(place.path.resolve()), place.function, digest(place.path)]
     # bare Infinity is legal in a published config but not in canonical JSON
     return ["config", json.dumps(read_object(place.path), sort_keys=True)]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compiler.errors import InputError
+from compiler.frontend.python_file import python_place
 
 GIVE = "give a directory with config.json, a config.json, a model_type, or path.py:function"
 
@@ -34,11 +35,9 @@ def find_place(model: str) -> Place:
     """The place MODEL names. InputError when it names none."""
     if not model.strip():
         raise InputError("MODEL", "is empty", GIVE)
-    base, colon, function = model.rpartition(":")
-    if colon and base.endswith(".py"):
-        return _python(Path(base), function)
-    if model.endswith(".py"):
-        raise InputError(model, "names no function", "write path.py:function; it returns a torch.nn.Module")
+    function = python_place(model)
+    if function is not None:
+        return Place("python", *function)
     path = Path(model)
     if path.is_dir():
         return _directory(path)
@@ -54,11 +53,3 @@ def _directory(path: Path) -> Place:
         found = ", ".join(sorted(p.name for p in path.iterdir())[:5]) or "nothing"
         raise InputError(str(path), "there is no config.json", f"files found: {found}")
     return Place("config", path / "config.json")
-
-
-def _python(path: Path, function: str) -> Place:
-    if not path.is_file():
-        raise InputError(str(path), "there is no such file", GIVE)
-    if not function.isidentifier():
-        raise InputError(f"{path}:{function}", "is not the name of a function", "write path.py:function")
-    return Place("python", path, function)

@@ -5,17 +5,16 @@ Promises: never the network, never code named by a config (`auto_map`). A Python
 
 import json
 import os
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 from compiler.errors import InputError, nearest
 from compiler.frontend.alias import NESTED
 from compiler.frontend.capture.failure import FAILURES, quiet, reason
-from compiler.frontend.capture.place import Place, find_place
+from compiler.frontend.capture.place import find_place
+from compiler.frontend.python_file import Run, run_function
 from compiler.frontend.read import read_object
 
 #: Keys of a config that say nothing about the module, or that would make transformers load something.
@@ -50,7 +49,7 @@ def open_module(model: str) -> Opened:
     place = find_place(model)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if place.kind == "python":
-        return _open_python(place)
+        return returned(model, run_function(place.path, place.function))
     model_type, values = ("", {}) if place.kind == "type" else _read(place.path)
     with quiet():
         config = configuration(place.name, model_type or place.model_type, values)
@@ -174,50 +173,24 @@ def _prepare(module: Any, experts: str) -> None:
             config.use_cache = False
 
 
-def _open_python(place: Place) -> Opened:
-    """Run `function()` of a Python file. It returns a torch.nn.Module, or (module, example inputs)."""
+def returned(model: str, run: Run) -> Opened:
+    """What a function returned: a torch.nn.Module, or (module, example inputs)."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from compiler.frontend.capture.patches import registered
 
-    registered()
-    where = f"{place.path}:{place.function}"
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    made = _call(where, _function(place), mode)
+    made = run.made
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, torch.nn.Module):
         right = "return a torch.nn.Module or (module, example_inputs)"
-        raise InputError(where, f"returned {type(module).__name__}, not a torch.nn.Module", right)
+        raise InputError(model, f"returned {type(module).__name__}, not a torch.nn.Module", right)
+    registered()
     module.eval()
+    mode = run.mode or FakeTensorMode(allow_non_fake_inputs=True)
     given = inputs if inputs is None or isinstance(inputs, tuple) else (inputs,)
-    return Opened(place.name, type(module).__name__, module, mode, getattr(module, "config", None), given)
-
-
-def _function(place: Place) -> Callable[[], Any]:
-    where = f"{place.path}:{place.function}"
-    spec = spec_from_file_location(f"_rdutune_{place.path.stem}", place.path)
-    if spec is None or spec.loader is None:
-        raise InputError(where, "cannot be imported", "a .py file")
-    python = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(python)
-    except (*FAILURES, SyntaxError, NameError) as error:
-        raise InputError(where, f"cannot be imported: {reason(error)}", "run it with python first") from error
-    function = getattr(python, place.function, None)
-    if not callable(function):
-        names = tuple(name for name in vars(python) if callable(getattr(python, name)) and not name.startswith("_"))
-        raise InputError(where, "there is no such function", nearest(place.function, names))
-    made: Callable[[], Any] = function
-    return made
-
-
-def _call(where: str, function: Callable[[], Any], mode: Any) -> Any:
-    with mode:
-        try:
-            return function()
-        except FAILURES as error:
-            raise InputError(where, f"failed: {reason(error)}", "it runs without real numbers") from error
+    config = getattr(module, "config", None)
+    return Opened(find_place(model).name, type(module).__name__, module, mode, config, given)
 
 
 def _mapping() -> Any:

@@ -18,19 +18,30 @@ from compiler.frontend.capture.failure import quiet
 from compiler.frontend.capture.ir import SOURCE_TOKENS, TRACED_TOKENS, Capture, Captured
 from compiler.frontend.capture.record import Call, containers, first_names, kinds, owner_names, record, stacks
 from compiler.frontend.capture.sides import Sides, carried, hidden_number, repeated
-from compiler.frontend.capture.source import Opened, open_module
+from compiler.frontend.capture.source import Opened, open_module, returned
 from compiler.frontend.capture.surround import cut, stubbed
+from compiler.frontend.python_file import Run, python_place, run_function
 
 
 def capture(model: str, directory: Path | None = None) -> Captured:
     """The capture of MODEL: from `directory` where it is stored there, else traced and stored."""
-    key = cache.capture_key(model)
-    found = cache.load(directory, key) if directory is not None else None
+    found = cache.stored(directory, model) if directory is not None else None
     if found is not None:
         return found
-    made = trace(open_module(model))
+    function = python_place(model)
+    if function is not None:
+        return capture_run(model, run_function(*function), directory)
+    return _saved(model, trace(open_module(model)), directory)
+
+
+def capture_run(model: str, run: Run, directory: Path | None = None) -> Captured:
+    """The capture of what the function that MODEL names returned; stored in `directory`."""
+    return _saved(model, trace(returned(model, run)), directory, run.read)
+
+
+def _saved(model: str, made: Captured, directory: Path | None, read: tuple[Path, ...] = ()) -> Captured:
     if directory is not None:
-        cache.save(directory, key, made)
+        cache.save(directory, cache.capture_key(model), made, read)
     return made
 
 
