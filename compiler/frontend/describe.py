@@ -205,5 +205,6 @@ def _skeleton(found: Classified, asks: list[str]) -> str:
     names = ", ".join(sorted(["Attention", "Layer", "ModelSpec", "MoE" if moe else "Dense"]))
     head = f'"""{_plain(found.name)} ({_plain(found.model_type)}): a start. Nearest supported type: {found.nearest}."""'
     lines = [head, "", f"from compiler.frontend.spec import {names}", "", "", f"def {FUNCTION}() -> ModelSpec:"]
-    asks.append(_ask("the mixer and the feed-forward part of each layer"))
+    told = "".join(f"; {word}" for word in found.layers)
+    asks.append(_ask(f"the mixer and the feed-forward part of each layer{told}"))
     return "\n".join([*lines, *_indented([*asks, *body])]) + "\n"

@@ -4,6 +4,7 @@ The nearest type is the one that reads most of the config: every type is tried o
 away one after another. What was taken away is the difference.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
@@ -12,6 +13,7 @@ from itertools import takewhile
 from compiler.errors import InputError
 from compiler.frontend.alias import ALIASES, HARMLESS, STRUCTURAL, spellings
 from compiler.frontend.facts import MissingFact, dig
+from compiler.frontend.layer_words import LayerWord, entries_of, layer_words
 from compiler.frontend.read import HERE, Source, describe
 from compiler.frontend.spec import ModelSpec, Status
 
@@ -31,6 +33,7 @@ class Classified:
 
     known: (fact, key, value); near: (key, value, what it is near to); unknown: (key, value). nearest: a supported type;
     difference: what it has not got or misses; spec: what it reads when that is taken away, None where it misses a fact.
+    layers: what the config says of each layer; none where it says nothing.
     """
 
     where: str
@@ -42,6 +45,7 @@ class Classified:
     nearest: str
     difference: tuple[str, ...]
     spec: ModelSpec | None
+    layers: tuple[LayerWord, ...] = ()
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -49,7 +53,8 @@ class Classified:
         said = " ".join(self.difference)
         rest = [(key, value, f"near {what}") for key, value, what in self.near if key not in said]
         rest += [(key, value, "no rule here reads it") for key, value in self.unknown if key not in said]
-        return (*self.difference, *(f"{key} is {describe(value)}: {what}" for key, value, what in rest))
+        strange = [str(word) for word in self.layers if not word.known]
+        return (*self.difference, *strange, *(f"{key} is {describe(value)}: {what}" for key, value, what in rest))
 
     def error(self, types: Mapping[str, object], known_elsewhere: bool) -> InputError:
         """The page that refuses the model and says how to go on."""
@@ -60,12 +65,23 @@ class Classified:
             f"{elsewhere}known: {_listed([f'{fact} = {describe(value)} ({key})' for fact, key, value in self.known])}",
             f"near: {_listed([f'{key} = {describe(value)} ({what})' for key, value, what in self.near])}",
             f"unknown: {_listed([f'{key} = {describe(value)}' for key, value in self.unknown])}",
+            f"layers: {self._layers()}",
             f"nearest supported type: {self.nearest}; difference: {_listed(list(self.difference))}",
             "`rdutune describe MODEL --out mine.py` writes a start; complete it and give mine.py:model",
             f"supported: {', '.join(sorted(types))}",
             HERE,
         ]
         return InputError(self.where, what, "\n".join(lines))
+
+    def _layers(self) -> str:
+        """Each layer as known, near or unknown: by its word, else by the kind it has in the nearest type."""
+        if self.layers:
+            return _listed([str(word) for word in self.layers])
+        if self.spec is None:
+            return "no key says which layer is what, and the nearest type misses a fact"
+        kinds = [f"{kind} x {self.spec.kinds.count(kind)}" for kind in dict.fromkeys(self.spec.kinds)]
+        standing = "near" if self.difference else "known"
+        return f"no key says which layer is what; as {self.nearest} reads them ({standing}): {', '.join(kinds)}"
 
 
 def _listed(items: list[str]) -> str:
@@ -93,9 +109,8 @@ def classify_with(source: Source, model_type: str, types: Mapping[str, str], rea
     where = f"{source.where}: {source.label('model_type')}"
     if spec is not None:
         spec = replace(spec, model_type=model_type)
-    return Classified(
-        where, source.name, model_type, tuple(known), tuple(near), tuple(unknown), nearest, difference, spec
-    )
+    facts = tuple(known), tuple(near), tuple(unknown)
+    return Classified(where, source.name, model_type, *facts, nearest, difference, spec, layer_words(source.values))
 
 
 _NAMING = ("model_type", "architectures")
@@ -144,10 +159,12 @@ def _likeness(one: str, other: str) -> float:
 def _tried(source: Source, name: str, read: Reader) -> _Tried:
     """What comes of reading a config as type `name`, with the keys it refuses taken away.
 
-    A missing fact is lent a value to find the other differences; what is read then is no description.
+    A missing fact is lent a value to find the other differences; what is read then is no description. Of a layer
+    pattern, layers of a refused word become those of another word of the pattern.
     """
     gone: list[str] = []
     lent: dict[str, object] = {}
+    refused: dict[str, set[str]] = {}
     difference: list[str] = []
     for _ in range(TRIES):
         attempt = _as_type(source, name, gone, lent)
@@ -163,13 +180,32 @@ def _tried(source: Source, name: str, read: Reader) -> _Tried:
             place = error.where.removeprefix(f"{source.where}: ")
             difference.append(error.what if place == source.where else f"{place} {error.what}")
             key = _key(error, attempt)
-            if not key or key in lent:
+            if not key or (key in lent and key not in refused):
                 return _Tried(False, tuple(difference))
-            gone.append(key)
+            changed = _other_words(attempt.values[key], place, refused.setdefault(key, set()))
+            if changed is None:
+                lent.pop(key, None)
+                gone.append(key)
+            else:
+                lent[key] = changed
         else:
             unread = sum(fact.status is Status.UNKNOWN for fact in spec.facts)
-            return _Tried(True, tuple(difference), unread, None if lent else spec)
+            whole = all(key in refused for key in lent)
+            return _Tried(True, tuple(difference), unread, spec if whole else None)
     return _Tried(False, tuple(difference))
+
+
+def _other_words(value: object, place: str, refused: set[str]) -> object:
+    """A layer pattern without the word that is refused at `place` ("key[3]"); None where nothing can take its place."""
+    entries, at = entries_of(value), re.search(r"\[(\d+)\]$", place)
+    if entries is None or at is None or int(at[1]) >= len(entries):
+        return None
+    refused.add(entries[int(at[1])])
+    rest = [word for word in entries if word not in refused]
+    if not rest:
+        return None
+    changed = [rest[0] if word in refused else word for word in entries]
+    return "".join(changed) if isinstance(value, str) else changed
 
 
 def _key(error: InputError, source: Source) -> str:

@@ -205,6 +205,21 @@ def page(tmp_path, config):
     return caught.value
 
 
+SMALL = {
+    "model_type": "new_type",
+    "hidden_size": 64,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+
+
 def test_the_page_of_an_unknown_type(tmp_path, llama):
     error = page(tmp_path, llama | {"model_type": "lama2", "num_kv_head": 3, "index_topk": 7, "strange_gate": [1]})
     lines = error.right.splitlines()
@@ -213,8 +228,35 @@ def test_the_page_of_an_unknown_type(tmp_path, llama):
     assert lines[1].startswith("near: ")
     assert "num_kv_head = 3 (like num_kv_heads)" in lines[1]
     assert lines[2] == "unknown: strange_gate = a list"
-    assert lines[3].startswith("nearest supported type: llama; difference: index_topk is 7")
-    assert "rdutune describe MODEL" in lines[4]
+    assert lines[3].startswith("layers: no key says which layer is what; as llama reads them (near): gqa_dense x ")
+    assert lines[4].startswith("nearest supported type: llama; difference: index_topk is 7")
+    assert "rdutune describe MODEL" in lines[5]
+
+
+@pytest.mark.parametrize(
+    ("key", "pattern", "said"),
+    [
+        ("layer_types", ["full_attention", "hyena"] * 4, "full_attention in 0, 2, 4, 6 of layer_types (known)"),
+        ("layer_types", ["full_attention", "hyena"] * 4, "hyena in 1, 3, 5, 7 of layer_types (unknown)"),
+        ("layer_types", ["sliding_atention"] * 8, "sliding_atention in 0-7 of layer_types (near sliding_attention)"),
+        ("hybrid_override_pattern", "M-M*M-MZ", "Z in 7 of hybrid_override_pattern (unknown)"),
+        ("my_new_pattern", ["conv"] * 6 + ["xlstm"] * 2, "xlstm in 6-7 of my_new_pattern (unknown)"),
+    ],
+)
+def test_each_layer_of_an_unknown_type_is_classified(tmp_path, llama, key, pattern, said):
+    config = llama | {"model_type": "new_type", "num_hidden_layers": 8, key: pattern}
+    line = next(line for line in page(tmp_path, config).right.splitlines() if line.startswith("layers: "))
+    assert said in line
+
+
+def test_a_strange_layer_does_not_hide_the_nearest_type(tmp_path):
+    names = ["full_attention", "linear_attention", "linear_attention", "hyena"] * 2
+    linear = {"linear_num_value_heads": 4, "linear_num_key_heads": 4, "linear_conv_kernel_dim": 4}
+    config = SMALL | linear | {"layer_types": names, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+    right = page(tmp_path, config).right
+    assert re.search(r"nearest supported type: qwen3_\w+; difference: layer_types\[3\] is \"hyena\"", right)
+    text = describe_model(str(tmp_path))
+    assert "hyena in 3, 7 of layer_types (unknown)" in text
 
 
 def test_the_nearest_type_reads_most_and_is_named_alike(tmp_path, llama, deepseek):
