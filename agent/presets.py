@@ -121,11 +121,13 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
     for dim in ("ffn", "shared_ffn"):
         if dim in names:
             out.append(Shard(kind, "ffn", dim, sockets, _pad(block, dim, sockets)))
-    if "vocab" in names and kind == "head":
+    if "vocab" in names and "head.lm_head" in block.op:
         out.append(
             Shard(kind, "head.lm_head", "vocab", sockets, _even(block.op["head.lm_head"].size("vocab"), sockets))
         )
-    if kind.startswith("embed") and "embed.gather" in block.op:
+    if "mtp.proj" in block.op:
+        out.append(Shard(kind, "mtp", "mtp_in", sockets, _even(block.op["mtp.proj"].size("mtp_in"), sockets)))
+    if "embed.gather" in block.op:
         out.append(Shard(kind, "embed", "hidden", sockets, _even(block.op["embed.gather"].size("hidden"), sockets)))
     return out
 

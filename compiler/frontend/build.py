@@ -1,6 +1,7 @@
 """ModelSpec + workload -> Graph: one block a kind of layer, between the embedding and the head.
 
-Layers equal in structure and storage are one block kind; the sequence keeps their order. MTP modules are not built.
+Layers equal in structure and storage are one block kind; the sequence keeps their order. MTP modules are built behind
+the head where the workload says so.
 """
 
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from compiler.frontend.attention import SOFTCAP_FLOPS, add_mixer, mixer_sizes
 from compiler.frontend.builder import BlockBuilder, Weight
 from compiler.frontend.ffn import add_ffn, ffn_sizes
+from compiler.frontend.mtp import Module, extended, modules, mtp_embed
 from compiler.frontend.quant import Kept, Storage, WeightKind, storage, stored_apart
 from compiler.frontend.spec import Layer, ModelSpec, name_kinds
 from compiler.frontend.stored import Lookup, stored_types
@@ -28,6 +30,8 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
 
     Raises InputError where `workload.weights` is not a storage choice, or asks for a quantisation not supported.
     """
+    model = spec
+    spec = extended(model) if workload.mtp else model
     kept = storage(spec, workload.weights)
     keys = {layer: _keys(spec, layer, workload, kept) for layer in dict.fromkeys(spec.layers)}
     layers = [
@@ -43,8 +47,14 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
         _layer(spec, item.layer, workload, kept.with_apart(kept.apart | item.apart)).block(kind)
         for kind, item in dict(zip(kinds, layers, strict=True)).items()
     ]
-    blocks = (_embed(spec, workload, kept), *middle, _head(spec, workload, kept), _sample(spec, workload, kept))
-    return Graph(spec.name, spec.model_type, blocks, ("embed", *kinds, "head", "sample"), workload)
+    ends = _embed(spec, workload, kept), _head(spec, workload, kept), _sample(spec, workload, kept)
+    count = len(model.layers)
+    sequence = ["embed", *kinds[:count], "head", "sample"]
+    more: list[Block] = []
+    for module, kind in zip(modules(spec, count) if workload.mtp else (), kinds[count:], strict=True):
+        more += [mtp_embed(spec, module, workload, kept), _head(spec, workload, kept, module)]
+        sequence += [module.kinds[0], kind, module.kinds[1], "sample"]
+    return Graph(spec.name, spec.model_type, (ends[0], *middle, *ends[1:], *more), tuple(sequence), workload)
 
 
 def _by_files(spec: ModelSpec, lookup: Lookup, workload: Workload, kept: Storage, layers: list[_Layer]) -> list[_Layer]:
@@ -114,11 +124,12 @@ def _embed(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
     return b.block("embed", ("y",))
 
 
-def _head(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
-    """Logits of the last token of each sequence."""
+def _head(spec: ModelSpec, workload: Workload, kept: Storage, module: Module | None = None) -> Block:
+    """Logits of the last token of each sequence; those of an MTP module behind a norm of its own."""
     keys = ((f"{spec.names.module('head.lm_head')}.weight", WeightKind.HEAD),)
     apart = stored_apart(spec, workload.weights, kept, keys, 0)
     b = _edge(spec, kept.with_apart(apart | kept.apart), workload.batch)
+    b.names = spec.names if module is None else spec.names.of_mtp(module.layer)
     b.enter("x", "tokens hidden")
     b.norm("head.norm", "x", "head.normed", "tokens hidden", spec.norm)
     head, table = (spec.names.module(role) for role in ("head.lm_head", "embed" if spec.tied else "head.lm_head"))
@@ -128,7 +139,7 @@ def _head(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
     b.project("head.lm_head", ("head.normed",), out, "tokens vocab <- hidden", weight)
     if spec.softcap:
         b.pointwise("head.softcap", (out,), "logits", "tokens vocab", SOFTCAP_FLOPS)
-    return b.block("head", ("logits",))
+    return b.block("head" if module is None else module.kinds[1], ("logits",))
 
 
 def _sample(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:

@@ -1,6 +1,6 @@
 """Checkpoint names: the module of each role. What a family does not say is as in llama and DeepSeek."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Role of an op or weight -> its module below the layer.
 LAYER = {
@@ -47,6 +47,10 @@ LAYER = {
     "ffn.gate_proj": "mlp.gate_proj",
     "ffn.up_proj": "mlp.up_proj",
     "ffn.down_proj": "mlp.down_proj",
+    "mtp.embed_norm": "enorm",
+    "mtp.hidden_norm": "hnorm",
+    "mtp.proj": "eh_proj",
+    "mtp.norm": "shared_head.norm",
 }
 #: Role -> module, from the top.
 MODEL = {
@@ -77,6 +81,11 @@ class Names:
         if role in MODEL:
             return own or MODEL[role]
         return self.layer + (own or LAYER[role])
+
+    def of_mtp(self, layer: int) -> "Names":
+        """The names of an MTP module, which is the layer of that number and has a norm before the head in it."""
+        own = replace(self, layer=self.layer.replace("{layer}", str(layer)))
+        return replace(own, modules=(*self.modules, ("head.norm", own.module("mtp.norm"))))
 
 
 LLAMA = Names()

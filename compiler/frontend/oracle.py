@@ -14,7 +14,7 @@ from typing import Any
 
 from compiler.errors import InputError
 from compiler.frontend.capture.ir import START_TOKENS, TRACED_TOKENS
-from compiler.frontend.parts import EDGES
+from compiler.frontend.parts import is_edge
 from compiler.ir.graph import Graph, Op, Pattern, Phase, Workload
 
 Make = Callable[[Workload], Graph]
@@ -127,7 +127,7 @@ def named_elements(graph: Graph) -> Counter[str]:
         for t in own:
             out[t.key.replace("{layer}", str(number))] += t.elements
         stored.update(t.key for t in own)
-        number += kind not in EDGES
+        number += not is_edge(kind)
     return out
 
 

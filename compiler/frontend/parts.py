@@ -5,6 +5,8 @@ from enum import StrEnum
 
 #: Kinds of blocks that are no layers.
 EDGES = ("embed", "embed_decoder", "head", "sample")
+#: How those of MTP modules begin.
+MTP = "mtp_"
 
 
 class NormKind(StrEnum):
@@ -35,6 +37,11 @@ class Norm:
 
 RMS = Norm()
 LAYER_NORM = Norm(NormKind.LAYER, bias=True)
+
+
+def is_edge(kind: str) -> bool:
+    """Whether blocks of that kind are no layers."""
+    return kind in EDGES or kind.startswith(MTP)
 
 
 def positive(what: str, *sizes: int) -> None:
