@@ -256,7 +256,8 @@ def show_inspection(out: Console, model: Model, figures: dict[str, Any], rows: S
     line(out, "sizes", f"{model.params:,} parameters, {model.active_params:,} active{widths}")
     if model.mtp_modules:
         some = "MTP module" if model.mtp_modules == 1 else "MTP modules"
-        line(out, "", f"{model.mtp_modules} {some} of {model.mtp_params:,} parameters beside them (--mtp runs them)")
+        size = "not described" if model.mtp_params is None else f"{model.mtp_params:,} parameters (--mtp runs them)"
+        line(out, "", f"{model.mtp_modules} {some} beside them: {size}")
     line(
         out,
         "memory",

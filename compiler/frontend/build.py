@@ -6,9 +6,11 @@ the head where the workload says so.
 
 from dataclasses import dataclass
 
-from compiler.frontend.attention import SOFTCAP_FLOPS, add_mixer, mixer_sizes
+from compiler.frontend.attention import add_mixer, mixer_sizes
 from compiler.frontend.builder import BlockBuilder, Weight
 from compiler.frontend.ffn import add_ffn, ffn_sizes
+from compiler.frontend.flops import SOFTCAP_FLOPS
+from compiler.frontend.hyper import STREAMS, collapse_head, expand, hyper_sizes
 from compiler.frontend.mtp import Module, extended, modules, mtp_embed
 from compiler.frontend.quant import Kept, Storage, WeightKind, storage, stored_apart
 from compiler.frontend.spec import Layer, ModelSpec, name_kinds
@@ -88,10 +90,11 @@ class _Built:
 
 def _layer(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> _Built:
     sizes = {"tokens": workload.tokens, "batch": workload.batch, "hidden": spec.hidden}
-    sizes |= mixer_sizes(layer.mixer, workload.context) if layer.mixer else {}
+    sizes |= mixer_sizes(layer.mixer, workload.context, workload.batch) if layer.mixer else {}
     sizes |= ffn_sizes(layer.ffn) if layer.ffn else {}
+    sizes |= hyper_sizes(layer.hyper) if layer.hyper else {}
     b = BlockBuilder(sizes, kept, spec.names)
-    b.enter("x", "tokens hidden")
+    b.enter("x", STREAMS if layer.hyper else "tokens hidden")
     cache = add_mixer(b, layer, workload.phase) if layer.mixer else ()
     if layer.ffn:
         add_ffn(b, layer)
@@ -113,7 +116,7 @@ def _embed(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
     for (role, table), out in zip(gathers, rows, strict=True):
         name = f"{role}.gather" if role == "embed" else role
         weight = b.weight(f"w.{name}", f"{table} hidden", f"{spec.names.module(role)}.weight")
-        last = "y" if len(rows) == 1 and spec.embed_norm is None else out
+        last = "y" if len(rows) == 1 and spec.embed_norm is None and spec.hyper is None else out
         op = Op(name, Pattern.GATHER, b.dims("tokens hidden"), (ids, weight), (last,), flops_per_point=0)
         b.emit(op, "tokens hidden")
     if spec.positions:
@@ -121,6 +124,8 @@ def _embed(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
         b.pointwise("embed.add", rows, last, "tokens hidden")
     if spec.embed_norm:
         b.norm("embed.norm", last, "y", "tokens hidden", spec.embed_norm)
+    if spec.hyper:
+        expand(b, last, "y")
     return b.block("embed", ("y",))
 
 
@@ -130,8 +135,8 @@ def _head(spec: ModelSpec, workload: Workload, kept: Storage, module: Module | N
     apart = stored_apart(spec, workload.weights, kept, keys, 0)
     b = _edge(spec, kept.with_apart(apart | kept.apart), workload.batch)
     b.names = spec.names if module is None else spec.names.of_mtp(module.layer)
-    b.enter("x", "tokens hidden")
-    b.norm("head.norm", "x", "head.normed", "tokens hidden", spec.norm)
+    b.enter("x", STREAMS if spec.hyper else "tokens hidden")
+    b.norm("head.norm", collapse_head(b, "x") if spec.hyper else "x", "head.normed", "tokens hidden", spec.norm)
     head, table = (spec.names.module(role) for role in ("head.lm_head", "embed" if spec.tied else "head.lm_head"))
     kind = WeightKind.PLAIN if spec.tied else WeightKind.HEAD
     weight = Weight(table, spec.head_bias, kind, bias_module=head)
@@ -152,4 +157,5 @@ def _sample(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
 
 def _edge(spec: ModelSpec, kept: Storage, tokens: int) -> BlockBuilder:
     sizes = {"tokens": tokens, "hidden": spec.hidden, "vocab": spec.vocab}
+    sizes |= hyper_sizes(spec.hyper) if spec.hyper else {}
     return BlockBuilder(sizes | ({"positions": spec.positions} if spec.positions else {}), kept, spec.names)

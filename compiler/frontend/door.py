@@ -131,8 +131,8 @@ class Model:
         return self.described.mtp_modules if isinstance(self.described, ModelSpec) else 0
 
     @property
-    def mtp_params(self) -> int:
-        """Parameters of the MTP modules, which `params` leaves out."""
+    def mtp_params(self) -> int | None:
+        """Parameters of the MTP modules, which `params` leaves out; None where a module is not described."""
         return mtp_params(self.described) if isinstance(self.described, ModelSpec) else 0
 
     @cached_property

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from compiler.frontend.compressed import HyperConnections
 from compiler.frontend.facts import Facts
 from compiler.frontend.layouts import FALCON, FALCON_NORMS, LLAMA
 from compiler.frontend.names import Names
@@ -22,6 +23,7 @@ class Shell:
     positions: int = 0
     embed_norm: Norm | None = None
     softcap: bool = False
+    hyper: HyperConnections | None = None
 
 
 #: A change of the shell by what a config says.

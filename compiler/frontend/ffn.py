@@ -1,17 +1,12 @@
 """The ops of a feed-forward part: from `attn.y` to the block output `y`, with the residual connection."""
 
 from compiler.frontend.builder import BlockBuilder, Weight
+from compiler.frontend.flops import ACTIVATION_FLOPS, GATE_FLOPS, SIGMOID_FLOPS, TOPK_FLOPS
+from compiler.frontend.hyper import enter_part, leave_part
 from compiler.frontend.quant import WeightKind
 from compiler.frontend.spec import Dense, Ffn, Layer, MoE, Wiring
-from compiler.ir.graph import Op, Pattern, Routing
-
-#: An activation is counted as 8 operations (silu: negate, exponential, add, divide, multiply); its gate as 1 more.
-ACTIVATION_FLOPS = 8
-GATE_FLOPS = 1
-#: Sigmoid of a gate: negate, exponential, add, divide.
-SIGMOID_FLOPS = 4
-#: Top-k: comparisons and moves a score.
-TOPK_FLOPS = 4
+from compiler.ir.dtype import DType
+from compiler.ir.graph import Op, Pattern, Role, Routing
 
 
 def ffn_sizes(ffn: Ffn) -> dict[str, int]:
@@ -31,11 +26,11 @@ def add_ffn(b: BlockBuilder, layer: Layer) -> None:
     """
     serial = layer.wiring is Wiring.SERIAL
     x = "attn.y" if serial and layer.mixer else "x"
-    source = x
+    source = enter_part(b, layer.hyper, "ffn", x) if layer.hyper else x
     if layer.pre_norm and layer.wiring is Wiring.PARALLEL:
         source = "attn.normed"
     elif layer.pre_norm:
-        b.norm("ffn.norm", x, "ffn.normed", "tokens hidden", layer.norm)
+        b.norm("ffn.norm", source, "ffn.normed", "tokens hidden", layer.norm)
         source = "ffn.normed"
     if isinstance(layer.ffn, Dense):
         _swiglu(b, "ffn.", "ffn", source, layer.ffn)
@@ -47,6 +42,9 @@ def add_ffn(b: BlockBuilder, layer: Layer) -> None:
     if layer.post_norm:
         b.norm("ffn.post_norm", out, "ffn.out_normed", "tokens hidden", layer.norm)
         out = "ffn.out_normed"
+    if layer.hyper:
+        leave_part(b, "ffn", x, out, "y")
+        return
     mixed = ("attn.out_normed" if layer.post_norm else "attn.out",) if layer.mixer and not serial else ()
     b.pointwise("ffn.residual", (x, *mixed, out), "y", "tokens hidden", 1 + len(mixed))
 
@@ -79,17 +77,7 @@ def _add_moe(b: BlockBuilder, moe: MoE, source: str) -> str:
         _swiglu(b, "ffn.shared_", "shared_ffn", source, Dense(moe.shared_width, moe.gated, moe.shared_bias), modules)
     router = Weight(b.names.layer + moe.names.router, moe.router_bias, WeightKind.PLAIN)
     b.project("ffn.router", (source,), "ffn.router_out", "tokens experts <- hidden", router)
-    added = (b.weight("w.ffn.topk", "experts", b.names.layer + moe.names.correction),) if moe.correction else ()
-    topk = Op(
-        "ffn.topk",
-        Pattern.SORT,
-        b.dims("tokens experts"),
-        ("ffn.router_out", *added),
-        ("ffn.routes",),
-        sequential=("experts",),
-        flops_per_point=TOPK_FLOPS,
-    )
-    b.emit(topk, "tokens slots")
+    _choose(b, moe)
     rows = "moe_latent" if moe.latent else "hidden"
     if moe.latent:
         down = Weight(b.names.layer + moe.names.latent_down, moe.latent_bias)
@@ -115,6 +103,28 @@ def _add_moe(b: BlockBuilder, moe: MoE, source: str) -> str:
     add = Op("ffn.add_shared", Pattern.MAP, b.dims("tokens hidden"), both, ("ffn.sum",), linear=True)
     b.emit(add, "tokens hidden")
     return "ffn.sum"
+
+
+def _choose(b: BlockBuilder, moe: MoE) -> None:
+    """The experts of each token and their gates: the best by the router's scores, or those of the token's id (the table
+    of ids is no parameter; an entry for each choice is read).
+    """
+    if moe.hashed:
+        ids = b.enter("ids", "tokens", Role.INPUT, DType.INT32)
+        points, inputs = b.dims("tokens slots"), (ids, "ffn.router_out")
+        b.emit(Op("ffn.hash", Pattern.GATHER, points, inputs, ("ffn.routes",), flops_per_point=0), "tokens slots")
+        return
+    added = (b.weight("w.ffn.topk", "experts", b.names.layer + moe.names.correction),) if moe.correction else ()
+    topk = Op(
+        "ffn.topk",
+        Pattern.SORT,
+        b.dims("tokens experts"),
+        ("ffn.router_out", *added),
+        ("ffn.routes",),
+        sequential=("experts",),
+        flops_per_point=TOPK_FLOPS,
+    )
+    b.emit(topk, "tokens slots")
 
 
 def _scaled(b: BlockBuilder, moe: MoE, source: str) -> str:

@@ -67,7 +67,8 @@ class ExpertNames:
 class MoE:
     """Routed experts (`top_k` of `experts` a token) and, where `shared_width` is not 0, a shared one of that width.
 
-    correction: a parameter an expert is added to the scores when experts are chosen.
+    correction: a parameter an expert is added to the scores when experts are chosen. hashed: a token's experts are
+    those of its id in a fixed table, and the router gives their gates only.
     gated: experts have gate and up projections, else an up projection only. shared_gate: the shared expert's output is
     multiplied by a sigmoid of the token. latent: the routed experts work on a projection of that width, 0 for none;
     latent_bias is that of the projections down to it and up again.
@@ -80,6 +81,7 @@ class MoE:
     bias: bool = False
     router_bias: bool = False
     correction: bool = False
+    hashed: bool = False
     gated: bool = True
     shared_gate: bool = False
     latent: int = 0
@@ -92,6 +94,8 @@ class MoE:
         positive("MoE", self.experts, self.top_k, self.width, self.shared_width + 1, self.latent + 1)
         if self.shared_gate and not self.shared_width:
             raise ValueError("MoE: a gate of the shared expert, and no shared expert")
+        if self.hashed and self.correction:
+            raise ValueError("MoE: a correction of scores that choose nothing")
         if self.top_k > self.experts:
             raise ValueError(f"MoE: top-{self.top_k} of {self.experts} experts")
 

@@ -7,6 +7,7 @@ Sizes are whole-model element counts. Every mixer has `label`, `params(hidden)`,
 from dataclasses import dataclass
 from enum import StrEnum
 
+from compiler.frontend.compressed import CompressedAttention
 from compiler.frontend.linear import LinearMixer
 from compiler.frontend.parts import RMS, Norm, positive
 from compiler.frontend.sparse import SparseIndexer
@@ -161,4 +162,4 @@ class Beside:
         return self.attention.params(hidden) + self.linear.params(hidden)
 
 
-Mixer = Attention | LatentAttention | LinearMixer | Beside
+Mixer = Attention | LatentAttention | CompressedAttention | LinearMixer | Beside

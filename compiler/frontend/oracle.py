@@ -15,7 +15,7 @@ from typing import Any
 from compiler.errors import InputError
 from compiler.frontend.capture.ir import START_TOKENS, TRACED_TOKENS
 from compiler.frontend.parts import is_edge
-from compiler.ir.graph import Graph, Op, Pattern, Phase, Workload
+from compiler.ir.graph import Block, Graph, Op, Pattern, Phase, Workload
 
 Make = Callable[[Workload], Graph]
 
@@ -131,7 +131,7 @@ def named_elements(graph: Graph) -> Counter[str]:
     return out
 
 
-_LAYER = re.compile(r"\.(?:layers|h|blocks|block|layer)\.(\d+)\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)\.")
 
 
 def _by_layer(ours: Counter[str], theirs: Counter[str]) -> list[str]:
@@ -150,13 +150,13 @@ def _by_layer(ours: Counter[str], theirs: Counter[str]) -> list[str]:
 
 
 #: Ops whose FLOPs the class does not do as matrix products.
-_NOT_PRODUCTS = ("ffn.combine", "ffn.shared_scale")
+_NOT_PRODUCTS = ("ffn.combine", "ffn.shared_scale", "attn.hc_collapse", "ffn.hc_collapse", "head.hc_collapse")
 
 
 def _flops(make: Make, opened: Any) -> Check:
     graph = make(_workload())
     ours = sum(
-        _products(op) * graph.repeats[block.kind]
+        _products(op, block) * graph.repeats[block.kind]
         for block in graph.blocks
         for op in block.ops
         if op.pattern is Pattern.CONTRACT and op.name not in _NOT_PRODUCTS
@@ -164,9 +164,15 @@ def _flops(make: Make, opened: Any) -> Check:
     return Check(Level.FLOPS, ours, class_flops(opened), f"one sequence of {TRACED_TOKENS} tokens")
 
 
-def _products(op: Op) -> int:
-    """Operations of an op that are products; the scores of an indexer are also rectified."""
-    return op.flops - op.points if op.name == "attn.index_scores" else op.flops
+def _products(op: Op, block: Block) -> int:
+    """Operations of an op that the class does as products.
+
+    Scores of an indexer are also rectified; on compressed rows they are then weighed and added, elsewhere that is a
+    product too. The class collapses the streams of all tokens before the head.
+    """
+    if op.name == "attn.index_scores":
+        return op.flops - op.points * (3 if "attn.index_compress" in block.op else 1)
+    return op.flops * (TRACED_TOKENS if op.name == "head.hc_proj" else 1)
 
 
 def class_flops(opened: Any) -> int:
@@ -212,7 +218,7 @@ def _cache(make: Make, opened: Any) -> Check:
         return Check(Level.CACHE, 0, 0, "an encoder caches nothing")
     graph = make(_workload(Phase.DECODE))
     ours = sum(t.elements * graph.repeats[b.kind] for b in graph.blocks for t in b.stored)
-    theirs, note = class_cache(opened)
+    theirs, note = class_cache(opened, any("attn.kv_cache" in block.tensor for block in graph.blocks))
     return Check(Level.CACHE, ours, theirs, note)
 
 
@@ -221,8 +227,11 @@ def _decodes(make: Make) -> bool:
     return any(block.stored for block in make(_workload()).blocks)
 
 
-def class_cache(opened: Any) -> tuple[int, str]:
-    """(elements in the class's own cache after TRACED_TOKENS tokens, what was translated)."""
+def class_cache(opened: Any, one_row: bool = False) -> tuple[int, str]:
+    """(elements in the class's own cache after TRACED_TOKENS tokens, what was translated).
+
+    one_row: keys and values are the same rows, cached once.
+    """
     import torch
 
     from compiler.frontend.capture.example import example
@@ -246,6 +255,9 @@ def class_cache(opened: Any) -> tuple[int, str]:
     sides = [side for side in both if side is not None] or [cache]
     layers = [vars(layer) for side in sides for layer in side.layers]
     notes = []
+    if one_row:
+        layers = [{name: value for name, value in layer.items() if name != "values"} for layer in layers]
+        notes.append("a row that is key and value is counted once; an open block of a compressor as full")
     if latent:
         notes.append("the class keeps keys and values of all heads; counted as latents")
     if any(_copies(config, tensor) > 1 for layer in layers for tensor in _tensors(layer.get("keys"))):
@@ -268,7 +280,9 @@ def _held(layer: dict[str, Any], latent: int, config: Any) -> int:
     total = 0
     for name, value in layer.items():
         for tensor in _tensors(value):
-            if name == "conv_states":
+            if name.startswith("buffer_"):  # tokens of an open block, up to one less than fill it
+                total += tensor.numel() // max(1, tensor.shape[1]) * (layer["compress_rate"] - 1)
+            elif name == "conv_states":
                 total += tensor.numel() // tensor.shape[-1] * (tensor.shape[-1] - 1)
             elif not (latent and name in ("keys", "values")):
                 total += tensor.numel() // (_copies(config, tensor) if name in ("keys", "values") else 1)

@@ -107,9 +107,9 @@ def build(name: str, config: Any) -> Opened:
     registered()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     errors = []
-    for attention in (PLAIN, None):
-        for how in (_built_fake, _built_meta):
-            for auto in _classes(config):
+    for auto in _classes(config):  # a class with a head in any way, before one without
+        for attention in (PLAIN, None):
+            for how in (_built_fake, _built_meta):
                 try:
                     module = how(auto, config, attention, mode)
                 except FAILURES as error:
