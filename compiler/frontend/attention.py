@@ -85,12 +85,17 @@ def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase, source: str) -> tu
         role = Role.BORROWED if mixer.borrows else Role.KV_CACHE
         b.enter("attn.k_cache", CACHE, role)
         b.enter("attn.v_cache", CACHE, role)
-    made = {"q": QUERY} if mixer.borrows else {"q": QUERY, "k": ROW, "v": ROW}
+    made = {"q": QUERY}
+    if not mixer.borrows:
+        made |= {"k": ROW} if mixer.k_is_v else {"k": ROW, "v": ROW}
     biases = {"q": mixer.q_bias, "gate": mixer.q_bias, "k": mixer.k_bias, "v": mixer.v_bias}
     for name, words in (made | {"gate": QUERY} if mixer.gate else made).items():
         weight = Weight(b.names.module(f"attn.{name}_proj"), biases[name])
         b.project(f"attn.{name}_proj", (source,), f"attn.{name}", f"{words} <- hidden", weight)
-    row = {name: f"attn.{name}" for name in made}
+    row = {name: f"attn.{name}" for name in made} | ({"v": "attn.k"} if mixer.k_is_v else {})
+    if mixer.v_norm and not mixer.borrows:
+        b.norm("attn.v_norm", row["v"], "attn.v_normed", ROW, mixer.v_norm)
+        row["v"] = "attn.v_normed"
     for name in ("q", "k") if mixer.qk_norm is not QkNorm.NONE else ():
         if name in made:
             over = 1 if mixer.qk_norm is QkNorm.HEAD else len(made[name].split()) - 1

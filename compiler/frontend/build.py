@@ -4,7 +4,7 @@ Layers equal in structure and storage are one block kind; the sequence keeps the
 the head where the workload says so.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compiler.frontend.attention import add_mixer, mixer_sizes
 from compiler.frontend.builder import BlockBuilder, Weight
@@ -12,19 +12,24 @@ from compiler.frontend.ffn import add_ffn, ffn_sizes
 from compiler.frontend.flops import SOFTCAP_FLOPS
 from compiler.frontend.hyper import STREAMS, collapse_head, expand, hyper_sizes
 from compiler.frontend.mtp import Module, extended, modules, mtp_embed
+from compiler.frontend.per_layer import embed_per_layer, per_layer_sizes
 from compiler.frontend.quant import Kept, Storage, WeightKind, storage, stored_apart
-from compiler.frontend.spec import Layer, ModelSpec, name_kinds
+from compiler.frontend.spec import Attention, Layer, ModelSpec, name_kinds
 from compiler.frontend.stored import Lookup, stored_types
 from compiler.ir.dtype import DType
-from compiler.ir.graph import Block, Graph, Op, Pattern, Role, Workload
+from compiler.ir.graph import Block, Graph, Op, Pattern, Phase, Role, Workload
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer and the checkpoint keys of its weights that are stored otherwise: together they decide the block."""
+    """A layer and the checkpoint keys of its weights that are stored otherwise: together they decide the block.
+
+    late: nothing behind it needs any but the last token of a sequence.
+    """
 
     layer: Layer
     apart: frozenset[tuple[str, Kept]]
+    late: bool = False
 
 
 def build(spec: ModelSpec, workload: Workload) -> Graph:
@@ -37,7 +42,7 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
     kept = storage(spec, workload.weights)
     keys = {layer: _keys(spec, layer, workload, kept) for layer in dict.fromkeys(spec.layers)}
     layers = [
-        _Layer(layer, stored_apart(spec, workload.weights, kept, keys[layer], index))
+        _Layer(layer, stored_apart(spec, workload.weights, kept, keys[layer], index), _late(spec, index, workload))
         for index, layer in enumerate(spec.layers)
     ]
     if spec.stored and workload.weights == "auto":
@@ -46,7 +51,7 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
         kept = kept.with_apart(_edges_by_files(spec, lookup, workload, kept))
     kinds = name_kinds([(item.layer.label, item) for item in layers])
     middle = [
-        _layer(spec, item.layer, workload, kept.with_apart(kept.apart | item.apart)).block(kind)
+        _layer(spec, item.layer, workload, kept.with_apart(kept.apart | item.apart), item.late).block(kind)
         for kind, item in dict(zip(kinds, layers, strict=True)).items()
     ]
     ends = _embed(spec, workload, kept), _head(spec, workload, kept), _sample(spec, workload, kept)
@@ -59,13 +64,19 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
     return Graph(spec.name, spec.model_type, (ends[0], *middle, *ends[1:], *more), tuple(sequence), workload)
 
 
+def _late(spec: ModelSpec, index: int, workload: Workload) -> bool:
+    """Whether layers from `index` on only read caches: prefill then needs the last token of a sequence alone."""
+    mixers = [layer.mixer for layer in spec.layers[index:]]
+    return workload.phase is Phase.PREFILL and all(isinstance(m, Attention) and m.borrows for m in mixers)
+
+
 def _by_files(spec: ModelSpec, lookup: Lookup, workload: Workload, kept: Storage, layers: list[_Layer]) -> list[_Layer]:
     """Each layer with the types its weights have in the files."""
     blocks = {item: _layer(spec, item.layer, workload, kept.with_apart(item.apart)).block("layer") for item in layers}
     out = []
     for index, item in enumerate(layers):
         apart = dict(item.apart) | stored_types(lookup, blocks[item].weights, index)
-        out.append(_Layer(item.layer, frozenset(apart.items())))
+        out.append(replace(item, apart=frozenset(apart.items())))
     return out
 
 
@@ -88,13 +99,16 @@ class _Built:
         return self.builder.block(kind, (self.last, *self.cache))
 
 
-def _layer(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> _Built:
-    sizes = {"tokens": workload.tokens, "batch": workload.batch, "hidden": spec.hidden}
+def _layer(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage, late: bool = False) -> _Built:
+    sizes = {"tokens": workload.batch if late else workload.tokens, "batch": workload.batch, "hidden": spec.hidden}
     sizes |= mixer_sizes(layer.mixer, workload.context, workload.batch) if layer.mixer else {}
     sizes |= ffn_sizes(layer.ffn) if layer.ffn else {}
     sizes |= hyper_sizes(layer.hyper) if layer.hyper else {}
+    sizes |= {"per_layer": layer.per_layer.width} if layer.per_layer else {}
     b = BlockBuilder(sizes, kept, spec.names)
     b.enter("x", STREAMS if layer.hyper else "tokens hidden")
+    if layer.per_layer:
+        b.enter("per_layer", "tokens per_layer")
     cache = add_mixer(b, layer, workload.phase) if layer.mixer else ()
     if layer.ffn:
         add_ffn(b, layer)
@@ -126,6 +140,8 @@ def _embed(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
         b.norm("embed.norm", last, "y", "tokens hidden", spec.embed_norm)
     if spec.hyper:
         expand(b, last, "y")
+    if spec.per_layer:
+        return b.block("embed", ("y", embed_per_layer(b, ids, "y")))
     return b.block("embed", ("y",))
 
 
@@ -158,4 +174,5 @@ def _sample(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
 def _edge(spec: ModelSpec, kept: Storage, tokens: int) -> BlockBuilder:
     sizes = {"tokens": tokens, "hidden": spec.hidden, "vocab": spec.vocab}
     sizes |= hyper_sizes(spec.hyper) if spec.hyper else {}
+    sizes |= per_layer_sizes(spec.per_layer, len(spec.layers)) if spec.per_layer else {}
     return BlockBuilder(sizes | ({"positions": spec.positions} if spec.positions else {}), kept, spec.names)

@@ -106,7 +106,7 @@ def read_spec(source: Source) -> ModelSpec:
         vocab=vocab,
         tied=tied,
         layers=tuple(
-            Layer(mixer, ffn, shell.norm, shell.pre_norm, shell.post_norm, shell.wiring, shell.hyper)
+            Layer(mixer, ffn, shell.norm, shell.pre_norm, shell.post_norm, shell.wiring, shell.hyper, shell.per_layer)
             for mixer, ffn in parts
         ),
         mtp_modules=mtp_modules,

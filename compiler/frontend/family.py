@@ -7,6 +7,7 @@ from compiler.frontend.compressed import HyperConnections
 from compiler.frontend.facts import Facts
 from compiler.frontend.layouts import FALCON, FALCON_NORMS, LLAMA
 from compiler.frontend.names import Names
+from compiler.frontend.parts import PerLayer
 from compiler.frontend.spec import RMS, Ffn, Mixer, Norm, Wiring
 
 
@@ -24,6 +25,7 @@ class Shell:
     embed_norm: Norm | None = None
     softcap: bool = False
     hyper: HyperConnections | None = None
+    per_layer: PerLayer | None = None
 
 
 #: A change of the shell by what a config says.

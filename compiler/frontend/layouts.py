@@ -201,6 +201,14 @@ DEEPSEEK_V4: Final = Names(
         ("head.lm_head", "head"),
     ),
 )
+GEMMA4_EXPERTS: Final = ExpertNames(
+    router="router.proj",
+    gate="experts.gate_up_proj",
+    up="experts.gate_up_proj",
+    down="experts.down_proj",
+    shared="mlp",
+    weight="",
+)
 V4_EXPERTS: Final = ExpertNames(
     router="ffn.gate",
     gate="ffn.experts.{expert}.w1",

@@ -102,7 +102,7 @@ def _watched(opened: Any, watch: Callable[[], Any]) -> Any:
     from compiler.frontend.capture.trace import runnable
 
     both = getattr(opened.config, "is_encoder_decoder", False)
-    module, args, kwargs = runnable(opened, TRACED_TOKENS, START_TOKENS if both else TRACED_TOKENS)
+    module, args, kwargs = runnable(opened, TRACED_TOKENS, START_TOKENS if both else TRACED_TOKENS, False)
     seen = watch()
     try:
         with patched(opened.module), opened.mode, torch.no_grad(), seen:

@@ -24,7 +24,7 @@ from compiler.frontend.linear import (
 )
 from compiler.frontend.mixers import Attention, Beside, LatentAttention, Mixer, QkNorm
 from compiler.frontend.names import Names
-from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, positive
+from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, PerLayer, positive
 from compiler.frontend.quantisation import Quantisation, Rule, WeightKind
 from compiler.frontend.sparse import SparseIndexer
 from compiler.frontend.weights import Stored
@@ -56,6 +56,7 @@ __all__ = [
     "Names",
     "Norm",
     "NormKind",
+    "PerLayer",
     "QkNorm",
     "Quantisation",
     "Recurrent",
@@ -110,7 +111,7 @@ class Layer:
     """A mixer and a feed-forward part, each inside a residual connection; None where a layer has only one of them.
 
     pre_norm, post_norm: a norm before each part, and after it (before it is added). hyper: the residual is several
-    streams, which all layers of a model have.
+    streams, which all layers of a model have. per_layer: behind both, an embedding of the layer's own is added.
     """
 
     mixer: Mixer | None
@@ -120,6 +121,7 @@ class Layer:
     post_norm: bool = False
     wiring: Wiring = Wiring.SERIAL
     hyper: HyperConnections | None = None
+    per_layer: PerLayer | None = None
 
     def __post_init__(self) -> None:
         if self.mixer is None and self.ffn is None:
@@ -129,6 +131,8 @@ class Layer:
 
         if self.hyper and self.wiring is not Wiring.SERIAL:
             raise ValueError("hyper-connections around parts that are side by side")
+        if self.per_layer and (self.ffn is None or self.hyper):
+            raise ValueError("a per-layer embedding without a feed-forward part, or between streams")
 
     @property
     def label(self) -> str:
@@ -178,6 +182,12 @@ class ModelSpec:
         positive("model", self.hidden, self.vocab, len(self.layers), self.mtp_modules + 1)
         if len({layer.hyper for layer in self.layers}) > 1:
             raise ValueError("model: layers with different hyper-connections")
+        if len({layer.per_layer for layer in self.layers}) > 1:
+            raise ValueError("model: layers with different per-layer embeddings")
+        own = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
+        for index, mixer in enumerate(own):
+            if mixer.borrows and not any(earlier.lends(mixer) for earlier in own[:index]):
+                raise ValueError("model: a layer borrows a cache that no earlier layer stores")
 
     @cached_property
     def params(self) -> int:
@@ -194,12 +204,20 @@ class ModelSpec:
         """The hyper-connections of the layers."""
         return self.layers[0].hyper
 
+    @property
+    def per_layer(self) -> PerLayer | None:
+        """The per-layer embeddings of the layers."""
+        return self.layers[0].per_layer
+
     def _sum(self, ffns: list[int]) -> int:
         mixers = sum(layer.mixer.params(self.hidden) for layer in self.layers if layer.mixer)
         norms = sum(layer.norm.params(self.hidden) * layer.norms for layer in self.layers)
         edges = self.norm.params(self.hidden) + (self.embed_norm.params(self.hidden) if self.embed_norm else 0)
         edges += self.hyper.head_params(self.hidden) if self.hyper else 0
         norms += sum(layer.hyper_params(self.hidden) for layer in self.layers)
+        if self.per_layer:
+            edges += self.per_layer.embedding_params(self.hidden, len(self.layers))
+            norms += self.per_layer.params(self.hidden) * len(self.layers)
         tables = self.hidden * (self.vocab * (1 if self.tied else 2) + self.positions)
         return tables + self.vocab * self.head_bias + edges + norms + mixers + sum(ffns)
 
