@@ -114,6 +114,9 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
             if group > 1:
                 out.append(Shard(kind, "attn.q_proj", "q_group", group))
                 out.append(Shard(kind, "attn.o_proj", "q_group", group))
+    if "cross.scores" in block.op:
+        ways = _ways(block.op["cross.scores"].size("kv_heads"), sockets)
+        out.extend([Shard(kind, "cross", "kv_heads", ways)] if ways > 1 else [])
     scored = {d.name for op in block.ops if op.name == "attn.scores" for d in op.dims}
     if "groups" in scored:
         out.extend(_grouped_shards(block, sockets))

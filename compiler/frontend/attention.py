@@ -72,6 +72,9 @@ def add_mixer(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
         last = "attn.out_normed"
     if layer.hyper:
         leave_part(b, part, "x", last, "attn.y")
+    elif layer.sum_norm:
+        b.pointwise(f"{part}.residual", ("x", last), "attn.sum", "tokens hidden")
+        b.norm(f"{part}.sum_norm", "attn.sum", "attn.y", "tokens hidden", layer.norm)
     elif layer.wiring is Wiring.SERIAL:
         b.pointwise(f"{part}.residual", ("x", last), "attn.y", "tokens hidden")
     return out
@@ -81,7 +84,7 @@ QUERY, ROW, CACHE = "tokens kv_heads q_group head_dim", "tokens kv_heads head_di
 
 
 def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase, source: str) -> tuple[str, ...]:
-    if phase is Phase.DECODE or mixer.borrows:
+    if (phase is Phase.DECODE and mixer.causal) or mixer.borrows:
         role = Role.BORROWED if mixer.borrows else Role.KV_CACHE
         b.enter("attn.k_cache", CACHE, role)
         b.enter("attn.v_cache", CACHE, role)
@@ -105,8 +108,11 @@ def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase, source: str) -> tu
         if name in made:
             b.pointwise(f"attn.{name}_rope", (row[name],), f"attn.{name}_rot", made[name], ROPE_FLOPS)
             row[name] = f"attn.{name}_rot"
-    keys, values, out = (("attn.k_cache",), ("attn.v_cache",), ()) if mixer.borrows else _append(b, row, phase)
+    keys, values, out = _rows(b, mixer, row, phase)
     sinks: tuple[str, ...] = ()
+    if mixer.buckets:
+        b.sizes["buckets"] = mixer.buckets
+        sinks = (b.weight("w.attn.softmax", "buckets kv_heads", b.names.module("attn.buckets")),)
     if mixer.sinks:
         sinks = (b.weight("w.attn.softmax", "kv_heads q_group", b.names.module("attn.sinks")),)
     softmax = SOFTMAX_FLOPS + SOFTCAP_FLOPS * mixer.softcap + ALIBI_FLOPS * mixer.alibi
@@ -118,6 +124,21 @@ def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase, source: str) -> tu
     out_proj = Weight(b.names.module("attn.o_proj"), mixer.o_bias)
     b.project("attn.o_proj", (mixed,), "attn.out", "tokens hidden <- kv_heads q_group head_dim", out_proj)
     return out
+
+
+def _rows(b: BlockBuilder, mixer: Attention, row: dict[str, str], phase: Phase) -> Sources:
+    """(what scores read as keys, what values are, the cache tensors given)."""
+    if mixer.borrows:
+        return ("attn.k_cache",), ("attn.v_cache",), ()
+    return _append(b, row, phase) if mixer.causal else _place(b, row)
+
+
+def _place(b: BlockBuilder, row: dict[str, str]) -> Sources:
+    """Keys and values of all tokens of a sequence, which every one of them reads; nothing is kept."""
+    out = ("attn.k_all", "attn.v_all")
+    place = Op("attn.kv_place", Pattern.SCATTER, b.dims(ROW), (row["k"], row["v"]), out, flops_per_point=0)
+    b.emit(place, CACHE, CACHE)
+    return out[:1], out[1:], ()
 
 
 def _append(b: BlockBuilder, row: dict[str, str], phase: Phase) -> Sources:

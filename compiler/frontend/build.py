@@ -1,23 +1,24 @@
 """ModelSpec + workload -> Graph: one block a kind of layer, between the embedding and the head.
 
 Layers equal in structure and storage are one block kind; the sequence keeps their order. MTP modules are built behind
-the head where the workload says so.
+the head where the workload says so; an encoder is a stack before the decoder's.
 """
 
 from dataclasses import dataclass, replace
 
+from compiler.errors import InputError
 from compiler.frontend.attention import add_mixer, mixer_sizes
-from compiler.frontend.builder import BlockBuilder, Weight
+from compiler.frontend.builder import BlockBuilder
+from compiler.frontend.cross import add_cross
+from compiler.frontend.edges import embed, head, sample
 from compiler.frontend.ffn import add_ffn, ffn_sizes
-from compiler.frontend.flops import SOFTCAP_FLOPS
-from compiler.frontend.hyper import STREAMS, collapse_head, expand, hyper_sizes
-from compiler.frontend.mtp import Module, extended, modules, mtp_embed
-from compiler.frontend.per_layer import embed_per_layer, per_layer_sizes
+from compiler.frontend.hyper import STREAMS, hyper_sizes
+from compiler.frontend.mtp import extended, modules, mtp_embed
+from compiler.frontend.parts import START_TOKENS
 from compiler.frontend.quant import Kept, Storage, WeightKind, storage, stored_apart
-from compiler.frontend.spec import Attention, Layer, ModelSpec, name_kinds
+from compiler.frontend.spec import Attention, Encoder, Layer, ModelSpec, name_kinds
 from compiler.frontend.stored import Lookup, stored_types
-from compiler.ir.dtype import DType
-from compiler.ir.graph import Block, Graph, Op, Pattern, Phase, Role, Workload
+from compiler.ir.graph import Block, Graph, Phase, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,43 @@ class _Layer:
 def build(spec: ModelSpec, workload: Workload) -> Graph:
     """The graph of `spec` under `workload`.
 
-    Raises InputError where `workload.weights` is not a storage choice, or asks for a quantisation not supported.
+    Raises InputError where `workload.weights` is not a storage choice, or asks for a quantisation not supported, and
+    for the decoding of an encoder.
     """
+    if spec.encoder is not None:
+        return _both(spec, spec.encoder, workload)
+    if spec.encodes and workload.phase is Phase.DECODE:
+        what = "every token attends to later ones (an encoder), so there is no decoding"
+        raise InputError(spec.name, what, "phase prefill")
+    if spec.stem:
+        workload = replace(workload, context=spec.stem.tokens)
     model = spec
     spec = extended(model) if workload.mtp else model
-    kept = storage(spec, workload.weights)
+    stack = _stack(spec, workload, storage(spec, workload.weights))
+    kinds, kept, count = stack.kinds, stack.kept, len(model.layers)
+    ends = embed(spec, workload, kept), head(spec, workload, kept)
+    last = sample(spec, workload, kept)
+    drawn = () if last is None else (last,)
+    sequence = ["embed", *kinds[:count], "head", *(block.kind for block in drawn)]
+    more: list[Block] = []
+    for module, kind in zip(modules(spec, count) if workload.mtp else (), kinds[count:], strict=True):
+        more += [mtp_embed(spec, module, workload, kept), head(spec, workload, kept, module)]
+        sequence += [module.kinds[0], kind, module.kinds[1], "sample"]
+    blocks = (ends[0], *stack.blocks, ends[1], *drawn, *more)
+    return Graph(spec.name, spec.model_type, blocks, tuple(sequence), workload)
+
+
+@dataclass(frozen=True, slots=True)
+class _Stack:
+    """The kind of each layer of a stack, the block of each kind, and how what surrounds them is stored."""
+
+    kinds: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    kept: Storage
+
+
+def _stack(spec: ModelSpec, workload: Workload, kept: Storage, source: int = 0) -> _Stack:
+    """The layers of `spec`. source: tokens a sequence of the encoder's output that they read."""
     keys = {layer: _keys(spec, layer, workload, kept) for layer in dict.fromkeys(spec.layers)}
     layers = [
         _Layer(layer, stored_apart(spec, workload.weights, kept, keys[layer], index), _late(spec, index, workload))
@@ -50,18 +83,34 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
         layers = _by_files(spec, lookup, workload, kept, layers)
         kept = kept.with_apart(_edges_by_files(spec, lookup, workload, kept))
     kinds = name_kinds([(item.layer.label, item) for item in layers])
-    middle = [
-        _layer(spec, item.layer, workload, kept.with_apart(kept.apart | item.apart), item.late).block(kind)
+    blocks = tuple(
+        _layer(spec, item.layer, workload, kept.with_apart(kept.apart | item.apart), item.late, source).block(kind)
         for kind, item in dict(zip(kinds, layers, strict=True)).items()
-    ]
-    ends = _embed(spec, workload, kept), _head(spec, workload, kept), _sample(spec, workload, kept)
-    count = len(model.layers)
-    sequence = ["embed", *kinds[:count], "head", "sample"]
-    more: list[Block] = []
-    for module, kind in zip(modules(spec, count) if workload.mtp else (), kinds[count:], strict=True):
-        more += [mtp_embed(spec, module, workload, kept), _head(spec, workload, kept, module)]
-        sequence += [module.kinds[0], kind, module.kinds[1], "sample"]
-    return Graph(spec.name, spec.model_type, (ends[0], *middle, *ends[1:], *more), tuple(sequence), workload)
+    )
+    return _Stack(kinds, blocks, kept)
+
+
+def _both(spec: ModelSpec, encoder: Encoder, workload: Workload) -> Graph:
+    """An encoder and a decoder: prefill runs the encoder over `context` tokens (or as many as its stem gives) and the
+    decoder over the tokens that it begins with; decode runs the decoder alone.
+    """
+    kept, source = storage(spec, workload.weights), encoder.stem.tokens if encoder.stem else workload.context
+    decode = workload.phase is Phase.DECODE
+    own = workload if decode else replace(workload, context=START_TOKENS)
+    blocks: list[Block] = []
+    sequence: list[str] = []
+    if not decode:
+        side, under = spec.encoding(encoder), replace(workload, context=source)
+        stack = _stack(side, under, kept)
+        blocks += [embed(side, under, kept), *stack.blocks]
+        sequence += ["embed", *stack.kinds]
+    stack = _stack(spec, own, kept, source)
+    first = embed(spec, own, kept, None if decode else encoder, source)
+    last = [block for block in (head(spec, own, kept), sample(spec, own, kept)) if block is not None]
+    blocks += [first, *stack.blocks, *last]
+    sequence += [first.kind, *stack.kinds, *(block.kind for block in last)]
+    shown = replace(workload, context=source) if encoder.stem and not decode else workload
+    return Graph(spec.name, spec.model_type, tuple(blocks), tuple(sequence), shown)
 
 
 def _late(spec: ModelSpec, index: int, workload: Workload) -> bool:
@@ -82,7 +131,7 @@ def _by_files(spec: ModelSpec, lookup: Lookup, workload: Workload, kept: Storage
 
 def _edges_by_files(spec: ModelSpec, lookup: Lookup, workload: Workload, kept: Storage) -> frozenset[tuple[str, Kept]]:
     """The types of embedding and head in the files, where they differ."""
-    blocks = _embed(spec, workload, kept), _head(spec, workload, kept)
+    blocks = embed(spec, workload, kept), head(spec, workload, kept)
     found = [stored_types(lookup, block.weights, 0) for block in blocks]
     return frozenset((found[0] | found[1]).items())
 
@@ -99,7 +148,9 @@ class _Built:
         return self.builder.block(kind, (self.last, *self.cache))
 
 
-def _layer(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage, late: bool = False) -> _Built:
+def _layer(
+    spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage, late: bool = False, source: int = 0
+) -> _Built:
     sizes = {"tokens": workload.batch if late else workload.tokens, "batch": workload.batch, "hidden": spec.hidden}
     sizes |= mixer_sizes(layer.mixer, workload.context, workload.batch) if layer.mixer else {}
     sizes |= ffn_sizes(layer.ffn) if layer.ffn else {}
@@ -110,9 +161,12 @@ def _layer(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage, lat
     if layer.per_layer:
         b.enter("per_layer", "tokens per_layer")
     cache = add_mixer(b, layer, workload.phase) if layer.mixer else ()
+    if layer.cross:
+        b.sizes |= {"context" if source == workload.context else "context_cross": source}
+        cache += add_cross(b, layer, workload.phase)
     if layer.ffn:
         add_ffn(b, layer)
-    return _Built(b, "y" if layer.ffn else "attn.y", cache)
+    return _Built(b, "y" if layer.ffn else "cross.y" if layer.cross else "attn.y", cache)
 
 
 def _keys(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> tuple[tuple[str, WeightKind], ...]:
@@ -120,59 +174,3 @@ def _keys(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> t
     if not spec.quantisation.patterns:
         return ()
     return tuple(_layer(spec, layer, workload, kept).builder.quantised)
-
-
-def _embed(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
-    b = _edge(spec, kept, workload.tokens)
-    ids = b.enter("ids", "tokens", Role.INPUT, DType.INT32)
-    gathers = [("embed", "vocab")] + ([("embed.positions", "positions")] if spec.positions else [])
-    rows = tuple(f"{role}.rows" for role, _ in gathers)
-    for (role, table), out in zip(gathers, rows, strict=True):
-        name = f"{role}.gather" if role == "embed" else role
-        weight = b.weight(f"w.{name}", f"{table} hidden", f"{spec.names.module(role)}.weight")
-        last = "y" if len(rows) == 1 and spec.embed_norm is None and spec.hyper is None else out
-        op = Op(name, Pattern.GATHER, b.dims("tokens hidden"), (ids, weight), (last,), flops_per_point=0)
-        b.emit(op, "tokens hidden")
-    if spec.positions:
-        last = "embed.sum" if spec.embed_norm else "y"
-        b.pointwise("embed.add", rows, last, "tokens hidden")
-    if spec.embed_norm:
-        b.norm("embed.norm", last, "y", "tokens hidden", spec.embed_norm)
-    if spec.hyper:
-        expand(b, last, "y")
-    if spec.per_layer:
-        return b.block("embed", ("y", embed_per_layer(b, ids, "y")))
-    return b.block("embed", ("y",))
-
-
-def _head(spec: ModelSpec, workload: Workload, kept: Storage, module: Module | None = None) -> Block:
-    """Logits of the last token of each sequence; those of an MTP module behind a norm of its own."""
-    keys = ((f"{spec.names.module('head.lm_head')}.weight", WeightKind.HEAD),)
-    apart = stored_apart(spec, workload.weights, kept, keys, 0)
-    b = _edge(spec, kept.with_apart(apart | kept.apart), workload.batch)
-    b.names = spec.names if module is None else spec.names.of_mtp(module.layer)
-    b.enter("x", STREAMS if spec.hyper else "tokens hidden")
-    b.norm("head.norm", collapse_head(b, "x") if spec.hyper else "x", "head.normed", "tokens hidden", spec.norm)
-    head, table = (spec.names.module(role) for role in ("head.lm_head", "embed" if spec.tied else "head.lm_head"))
-    kind = WeightKind.PLAIN if spec.tied else WeightKind.HEAD
-    weight = Weight(table, spec.head_bias, kind, bias_module=head)
-    out = "head.logits" if spec.softcap else "logits"
-    b.project("head.lm_head", ("head.normed",), out, "tokens vocab <- hidden", weight)
-    if spec.softcap:
-        b.pointwise("head.softcap", (out,), "logits", "tokens vocab", SOFTCAP_FLOPS)
-    return b.block("head" if module is None else module.kinds[1], ("logits",))
-
-
-def _sample(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
-    b = _edge(spec, kept, workload.batch)
-    logits = b.enter("logits", "tokens vocab")
-    argmax = Op("sample.argmax", Pattern.REDUCE, b.dims("tokens vocab"), (logits,), ("next_ids",), reduced=("vocab",))
-    b.emit(argmax, "tokens", role=Role.OUTPUT, dtype=DType.INT32)
-    return b.block("sample", ("next_ids",))
-
-
-def _edge(spec: ModelSpec, kept: Storage, tokens: int) -> BlockBuilder:
-    sizes = {"tokens": tokens, "hidden": spec.hidden, "vocab": spec.vocab}
-    sizes |= hyper_sizes(spec.hyper) if spec.hyper else {}
-    sizes |= per_layer_sizes(spec.per_layer, len(spec.layers)) if spec.per_layer else {}
-    return BlockBuilder(sizes | ({"positions": spec.positions} if spec.positions else {}), kept, spec.names)

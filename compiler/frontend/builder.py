@@ -4,7 +4,6 @@ Dimensions are written as words (`"tokens hidden"`); the sizes come from one tab
 norms that every architecture has are here, so that the modules that describe a layer read as the layer does.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -15,7 +14,7 @@ from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, Dim, Op, Pattern, Role, Routing, Tensor
 
 #: Dimensions of the data that flows; a weight has none of them.
-_FLOWING = frozenset({"tokens", "batch", "context", "slots"})
+_FLOWING = frozenset({"tokens", "batch", "context", "context_cross", "slots"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +43,7 @@ class Weight:
 class BlockBuilder:
     """Collects the ops and tensors of one block. `names` gives the checkpoint module of a role."""
 
-    def __init__(self, sizes: Mapping[str, int], storage: Storage, names: Names = LLAMA) -> None:
+    def __init__(self, sizes: dict[str, int], storage: Storage, names: Names = LLAMA) -> None:
         self.sizes = sizes
         self.storage = storage
         self.names = names

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from compiler.errors import InputError
 from compiler.frontend.build import build
+from compiler.frontend.parts import numbered
 from compiler.frontend.quant import supported
 from compiler.frontend.spec import Fact, ModelSpec, Status
 from compiler.frontend.stored import Lookup
@@ -122,10 +123,11 @@ def _checked(lookup: Lookup, item: Expected, folder: Path) -> DType | None:
 def expected(spec: ModelSpec) -> Iterator[Expected]:
     """Every checkpoint tensor of a model, in order of layers; a tensor that two weights share once."""
     weights = "auto" if supported(spec) else "bf16"
-    graph = build(replace(spec, stored=None), Workload(Phase.DECODE, 1, 1, 1, weights))
+    phase = Phase.PREFILL if spec.encodes or spec.encoder else Phase.DECODE
+    graph = build(replace(spec, stored=None), Workload(phase, 1, 1, 1, weights))
     seen: set[str] = set()
-    for index, kind in enumerate(graph.sequence):
-        for item in _of_block(graph.block[kind], index - 1):
+    for kind, layer in numbered(graph.sequence):
+        for item in _of_block(graph.block[kind], layer):
             if item.key not in seen:
                 seen.add(item.key)
                 yield item
@@ -151,11 +153,14 @@ def _shape(block: Block, weight: Tensor, key: str) -> tuple[int, ...]:
     """Rows and columns of a matrix, the length of a vector; () for what is stored in a layout of its own."""
     dims = [d for d in weight.dims if d.name != "experts" or "{expert}" not in key]
     op = next(op for op in block.ops if weight.name in op.inputs)
+    if op.pattern is Pattern.REDUCE and dims and dims[0].name in ("buckets", "ratio"):
+        return tuple(d.size for d in dims)
     if weight.name.startswith("b.") or op.pattern is Pattern.REDUCE:
         return (weight.elements,) if len(dims) == len(weight.dims) else ()
     if op.pattern is Pattern.GATHER:
-        return tuple(d.size for d in dims)
-    if op.pattern is not Pattern.CONTRACT or (op.routing and "{expert}" not in key) or "kernel" in op.reduced:
+        return (dims[0].size, weight.elements // dims[0].size)
+    slides = any(name.startswith("kernel") for name in op.reduced)
+    if op.pattern is not Pattern.CONTRACT or (op.routing and "{expert}" not in key) or slides:
         return ()
     rows, columns = 1, 1
     for dim in dims:

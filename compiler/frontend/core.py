@@ -13,43 +13,46 @@ def add_core(
     words: tuple[str, str, str],
     sources: Sources,
     softmax_flops: int = SOFTMAX_FLOPS,
+    part: str = "attn",
+    context: str = "context",
 ) -> None:
-    """Scores, softmax and weighted values.
+    """Scores, softmax and weighted values of `part`, along the dimension `context`.
 
-    words: head dimensions, dimension of a key, dimension of a value. sources: of scores, of values, sinks.
+    words: head dimensions, dimension of a key, dimension of a value. sources: of scores, of values, and what softmax
+    reads besides: sinks, or a bias by distance.
     """
     heads, key_dim, value_dim = words
     keys, values, sinks = sources
-    table = f"tokens {heads} context"
+    table = f"tokens {heads} {context}"
     scores = Op(
-        "attn.scores",
+        f"{part}.scores",
         Pattern.CONTRACT,
-        b.dims(f"tokens {heads} {key_dim} context"),
+        b.dims(f"tokens {heads} {key_dim} {context}"),
         keys,
-        ("attn.scores_out",),
+        (f"{part}.scores_out",),
         reduced=(key_dim,),
-        sequential=("context",),
+        sequential=(context,),
         flops_per_point=2,
     )
     b.emit(scores, table)
     softmax = Op(
-        "attn.softmax",
+        f"{part}.softmax",
         Pattern.REDUCE,
         b.dims(table),
-        ("attn.scores_out", *sinks),
-        ("attn.probs",),
-        sequential=("context",),
+        (f"{part}.scores_out", *sinks),
+        (f"{part}.probs",),
+        sequential=(context,),
         flops_per_point=softmax_flops,
     )
     b.emit(softmax, table)
     mixed = Op(
-        "attn.values",
+        f"{part}.values",
         Pattern.CONTRACT,
-        b.dims(f"tokens {heads} {value_dim} context"),
-        ("attn.probs", *values),
-        ("attn.mixed",),
-        reduced=("context",),
-        sequential=("context",),
+        b.dims(f"tokens {heads} {value_dim} {context}"),
+        (f"{part}.probs", *values),
+        (f"{part}.mixed",),
+        reduced=(context,),
+        sequential=(context,),
         flops_per_point=2,
     )
     b.emit(mixed, f"tokens {heads} {value_dim}")

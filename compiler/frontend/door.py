@@ -14,11 +14,11 @@ from typing import Any
 from compiler.errors import InputError
 from compiler.frontend.alias import NESTED
 from compiler.frontend.build import build
-from compiler.frontend.capture.ir import START_TOKENS, Captured
+from compiler.frontend.capture.ir import Captured
 from compiler.frontend.capture.place import Place, find_place
 from compiler.frontend.families import described, has_reader, load_model
 from compiler.frontend.mtp import mtp_params
-from compiler.frontend.parts import is_edge
+from compiler.frontend.parts import START_TOKENS, is_edge
 from compiler.frontend.python_file import python_place, run_function
 from compiler.frontend.read import in_transformers, read_object
 from compiler.frontend.spec import CACHE_ELEMENT_NBYTES, Fact, ModelSpec, Status

@@ -11,6 +11,7 @@ from typing import Final
 from compiler.errors import InputError
 from compiler.frontend.alias import HARMLESS, structural_keys
 from compiler.frontend.compared import with_stored
+from compiler.frontend.encoder_rows import ENCODERS
 from compiler.frontend.facts import Facts
 from compiler.frontend.family import Family
 from compiler.frontend.hybrid_rows import HYBRIDS
@@ -40,7 +41,7 @@ _ACTIVATIONS = (
 )
 
 
-FAMILIES: Final[dict[str, Family]] = {**DENSE, **EXPERTS, **HYBRIDS}
+FAMILIES: Final[dict[str, Family]] = {**DENSE, **EXPERTS, **HYBRIDS, **ENCODERS}
 _CLASSES: Final[dict[str, str]] = {name: family.config_class for name, family in FAMILIES.items()}
 
 
@@ -96,8 +97,8 @@ def read_spec(source: Source) -> ModelSpec:
     parts = _parts(facts, family, layers)
     shell = family.read_shell(facts)
     _numerics(facts, family)
-    hidden, vocab = facts.integer("hidden"), facts.integer("vocab")
-    tied, dtype, quantisation = facts.flag("tied", family.tied), read_dtype(facts), read_quantisation(facts)
+    hidden, vocab = facts.integer("hidden"), family.vocabulary(facts)
+    tied, dtype, quantisation = family.read_tied(facts), read_dtype(facts), read_quantisation(facts)
     facts.unread()
     return ModelSpec(
         name=source.name,
@@ -106,15 +107,30 @@ def read_spec(source: Source) -> ModelSpec:
         vocab=vocab,
         tied=tied,
         layers=tuple(
-            Layer(mixer, ffn, shell.norm, shell.pre_norm, shell.post_norm, shell.wiring, shell.hyper, shell.per_layer)
+            Layer(
+                mixer,
+                ffn,
+                shell.norm,
+                shell.pre_norm,
+                shell.post_norm,
+                shell.wiring,
+                shell.hyper,
+                shell.per_layer,
+                shell.sum_norm,
+                shell.cross,
+            )
             for mixer, ffn in parts
         ),
         mtp_modules=mtp_modules,
         dtype=dtype,
         quantisation=quantisation,
-        norm=shell.norm,
+        norm=shell.norm if shell.final_norm else None,
         head_bias=shell.head_bias,
         positions=shell.positions,
+        types=shell.types,
+        stem=shell.stem,
+        head=shell.head,
+        encoder=shell.encoder,
         embed_norm=shell.embed_norm,
         softcap=shell.softcap,
         names=shell.names,
@@ -195,7 +211,7 @@ def _check_architecture(facts: Facts, family: Family) -> None:
         if not isinstance(name, str):
             raise facts.error("architectures", f"has the entry {describe(name)}", f"names, as {family.architecture}")
         causal = name.endswith(("ForCausalLM", "LMHeadModel")) or bool(facts.source.prefix)
-        if name in others or not causal:
+        if name != family.architecture and (name in others or not causal):
             what = f"names {name}, which is not the {facts.family} language model ({family.architecture})"
             raise facts.error("architectures", what, "a model_type and architectures that agree")
     if family.architecture not in names:

@@ -8,12 +8,16 @@ from compiler.frontend.facts import Facts
 from compiler.frontend.layouts import FALCON, FALCON_NORMS, LLAMA
 from compiler.frontend.names import Names
 from compiler.frontend.parts import PerLayer
-from compiler.frontend.spec import RMS, Ffn, Mixer, Norm, Wiring
+from compiler.frontend.spec import RMS, Attention, Encoder, EncoderHead, Ffn, Mixer, Norm, Wiring
+from compiler.frontend.stacks import Stem
 
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """What surrounds the mixers and feed-forward parts of a model; the words are those of Layer and ModelSpec."""
+    """What surrounds the mixers and feed-forward parts of a model; the words are those of Layer and ModelSpec.
+
+    final_norm: whether there is a norm before the head.
+    """
 
     norm: Norm = RMS
     pre_norm: bool = True
@@ -26,6 +30,13 @@ class Shell:
     softcap: bool = False
     hyper: HyperConnections | None = None
     per_layer: PerLayer | None = None
+    final_norm: bool = True
+    sum_norm: bool = False
+    cross: Attention | None = None
+    types: int = 0
+    stem: Stem | None = None
+    head: EncoderHead | None = None
+    encoder: Encoder | None = None
 
 
 #: A change of the shell by what a config says.
@@ -37,9 +48,17 @@ def stated_layers(facts: Facts) -> int:
     return facts.integer("layers")
 
 
+def stated_vocabulary(facts: Facts) -> int:
+    """As many ids as the config says."""
+    return facts.integer("vocab")
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How a `model_type` is read. `config_class` is empty where transformers has no class of that type."""
+    """How a `model_type` is read. `config_class` is empty where transformers has no class of that type.
+
+    tied: whether the head is the embedding when the config is silent; always_tied: whatever it says.
+    """
 
     architecture: str
     config_class: str
@@ -48,8 +67,17 @@ class Family:
     shell: Shell = Shell()
     adjust: tuple[Adjust, ...] = ()
     tied: bool = False
+    always_tied: bool = False
     activation: str = "silu"
     count: Callable[[Facts], int] = stated_layers
+    vocabulary: Callable[[Facts], int] = stated_vocabulary
+
+    def read_tied(self, facts: Facts) -> bool:
+        """Whether the head is the embedding."""
+        if not self.always_tied:
+            return facts.flag("tied", self.tied)
+        facts.ignore("tied", f"the class of {facts.family} shares the table whatever the config says")
+        return True
 
     def read_shell(self, facts: Facts) -> Shell:
         shell = self.shell

@@ -29,7 +29,7 @@ def add_ffn(b: BlockBuilder, layer: Layer) -> None:
     It reads `attn.y`; without a mixer, and in a parallel layer, `x`.
     """
     serial = layer.wiring is Wiring.SERIAL
-    x = "attn.y" if serial and layer.mixer else "x"
+    x = "cross.y" if layer.cross else "attn.y" if serial and layer.mixer else "x"
     source = enter_part(b, layer.hyper, "ffn", x) if layer.hyper else x
     if layer.pre_norm and layer.wiring is Wiring.PARALLEL:
         source = "attn.normed"
@@ -50,8 +50,10 @@ def add_ffn(b: BlockBuilder, layer: Layer) -> None:
         leave_part(b, "ffn", x, out, "y")
         return
     mixed = ("attn.out_normed" if layer.post_norm else "attn.out",) if layer.mixer and not serial else ()
-    last = "ffn.y" if layer.per_layer else "y"
+    last = "ffn.y" if layer.per_layer else "ffn.sum" if layer.sum_norm else "y"
     b.pointwise("ffn.residual", (x, *mixed, out), last, "tokens hidden", 1 + len(mixed))
+    if layer.sum_norm:
+        b.norm("ffn.sum_norm", last, "y", "tokens hidden", layer.norm)
     if layer.per_layer:
         add_per_layer(b, last, "y")
 

@@ -29,7 +29,8 @@ class Attention:
     rotated, None for all, 0 for none. gate: the output is multiplied by a sigmoid, whose projection is as large as q's.
     softcap: scores go through a tanh. alibi: a bias by distance is added to them. borrows: keys and values are those of
     an earlier layer, and not projected here. v_norm: of values, a head at a time. k_is_v: values are the projected keys
-    (before their norm and rotation).
+    (before their norm and rotation). causal: tokens attend to earlier ones only; where they do not, nothing is cached.
+    buckets: rows of a table of biases by distance, one a head, that all layers of a stack share (T5); 0 for none.
     """
 
     kv_heads: int
@@ -42,6 +43,8 @@ class Attention:
     qk_norm_kind: Norm = RMS
     v_norm: Norm | None = None
     k_is_v: bool = False
+    causal: bool = True
+    buckets: int = 0
     rotary: int | None = None
     gate: bool = False
     softcap: bool = False
@@ -58,14 +61,19 @@ class Attention:
         if self.rotary is not None and not 0 <= self.rotary <= self.head_dim:
             raise ValueError(f"attention: {self.rotary} of {self.head_dim} elements rotated")
 
+        if not self.causal and (self.borrows or self.window or self.chunk or self.sinks):
+            raise ValueError("attention: in both directions, and windows, sinks or another layer's cache")
+
     @property
     def label(self) -> str:
+        if not self.causal:
+            return "encoder"
         return "swa" if self.window is not None else "cka" if self.chunk is not None else "gqa"
 
     @property
     def kv_elements_per_token(self) -> int:
         """Cache elements a token of one layer: a key and a value for each kv head; none where they are borrowed."""
-        return 0 if self.borrows else 2 * self.kv_heads * self.head_dim
+        return 0 if self.borrows or not self.causal else 2 * self.kv_heads * self.head_dim
 
     def lends(self, other: "Attention") -> bool:
         """Whether the cache of this layer is one that `other` can read."""

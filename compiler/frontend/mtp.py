@@ -30,7 +30,8 @@ def mtp_params(spec: ModelSpec) -> int | None:
         return None
     layer, hidden = mtp_layer(spec), spec.hidden
     parts = [part.params(hidden) for part in (layer.mixer, layer.ffn) if part is not None]
-    norms = layer.norm.params(hidden) * (layer.norms + 2) + spec.norm.params(hidden)
+    last = spec.norm.params(hidden) if spec.norm else 0
+    norms = layer.norm.params(hidden) * (layer.norms + 2) + last
     return spec.mtp_modules * (sum(parts) + norms + 2 * hidden * hidden)
 
 

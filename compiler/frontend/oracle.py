@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 from compiler.errors import InputError
-from compiler.frontend.capture.ir import START_TOKENS, TRACED_TOKENS
-from compiler.frontend.parts import is_edge
+from compiler.frontend.capture.ir import TRACED_TOKENS
+from compiler.frontend.parts import START_TOKENS, numbered
 from compiler.ir.graph import Block, Graph, Op, Pattern, Phase, Workload
 
 Make = Callable[[Workload], Graph]
@@ -119,15 +119,12 @@ def named_elements(graph: Graph) -> Counter[str]:
     """Elements of every checkpoint tensor by its name, layers numbered; parts that share a tensor add up."""
     out: Counter[str] = Counter()
     stored: set[str] = set()
-    number = 0
-    for kind in graph.sequence:
-        number = 0 if kind == "embed_decoder" else number
+    for kind, number in numbered(graph.sequence):
         # without a number: the embedding that is the head too, a table that all layers read
         own = [t for t in graph.block[kind].weights if "{layer}" in t.key or t.key not in stored]
         for t in own:
             out[t.key.replace("{layer}", str(number))] += t.elements
         stored.update(t.key for t in own)
-        number += not is_edge(kind)
     return out
 
 

@@ -1,8 +1,11 @@
 """What the parts of a layer share: norms, and the check of sizes."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+#: Tokens a sequence that a decoder behind an encoder is prefilled with: the token that starts its output.
+START_TOKENS = 1
 #: Kinds of blocks that are no layers.
 EDGES = ("embed", "embed_decoder", "head", "sample")
 #: How those of MTP modules begin.
@@ -61,6 +64,15 @@ class PerLayer:
 def is_edge(kind: str) -> bool:
     """Whether blocks of that kind are no layers."""
     return kind in EDGES or kind.startswith(MTP)
+
+
+def numbered(sequence: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Each block kind of a sequence with the number of the layer in its stack; of what is no layer, the next one's."""
+    number = 0
+    for kind in sequence:
+        number = 0 if kind == "embed_decoder" else number
+        yield kind, number
+        number += not is_edge(kind)
 
 
 def positive(what: str, *sizes: int) -> None:

@@ -5,7 +5,7 @@ element counts; parameter counts follow from the description and are held equal 
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -27,6 +27,7 @@ from compiler.frontend.names import Names
 from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, PerLayer, positive
 from compiler.frontend.quantisation import Quantisation, Rule, WeightKind
 from compiler.frontend.sparse import SparseIndexer
+from compiler.frontend.stacks import EncoderHead, Patches, Sound, Stem
 from compiler.frontend.weights import Stored
 from compiler.ir.dtype import DType
 
@@ -38,6 +39,8 @@ __all__ = [
     "CompressedAttention",
     "Compressor",
     "Dense",
+    "Encoder",
+    "EncoderHead",
     "ExpertNames",
     "Fact",
     "Ffn",
@@ -56,6 +59,7 @@ __all__ = [
     "Names",
     "Norm",
     "NormKind",
+    "Patches",
     "PerLayer",
     "QkNorm",
     "Quantisation",
@@ -63,6 +67,7 @@ __all__ = [
     "Rule",
     "Scoring",
     "ShortConv",
+    "Sound",
     "SparseIndexer",
     "Status",
     "WeightKind",
@@ -112,6 +117,8 @@ class Layer:
 
     pre_norm, post_norm: a norm before each part, and after it (before it is added). hyper: the residual is several
     streams, which all layers of a model have. per_layer: behind both, an embedding of the layer's own is added.
+    sum_norm: a norm behind each sum with the residual, which the next part and the next sum read (BERT). cross: between
+    mixer and feed-forward part, attention to an encoder's output.
     """
 
     mixer: Mixer | None
@@ -122,6 +129,8 @@ class Layer:
     wiring: Wiring = Wiring.SERIAL
     hyper: HyperConnections | None = None
     per_layer: PerLayer | None = None
+    sum_norm: bool = False
+    cross: Attention | None = None
 
     def __post_init__(self) -> None:
         if self.mixer is None and self.ffn is None:
@@ -133,17 +142,26 @@ class Layer:
             raise ValueError("hyper-connections around parts that are side by side")
         if self.per_layer and (self.ffn is None or self.hyper):
             raise ValueError("a per-layer embedding without a feed-forward part, or between streams")
+        if self.sum_norm and (self.pre_norm or self.post_norm or self.hyper or self.wiring is not Wiring.SERIAL):
+            raise ValueError("a norm behind each sum, and other norms, streams, or parts side by side")
+        if self.cross and not _like(self.mixer, self.cross):
+            raise ValueError("cross attention whose heads are not those of the attention before it")
 
     @property
     def label(self) -> str:
-        return "_".join(part.label for part in (self.mixer, self.ffn) if part is not None)
+        names = [part.label for part in (self.mixer, self.ffn) if part is not None]
+        return "_".join(["cross", *names[1:]] if self.cross else names)
 
     @property
     def norms(self) -> int:
         """Norms over the hidden size."""
-        parts = (self.mixer is not None) + (self.ffn is not None)
+        parts = (self.mixer is not None) + (self.ffn is not None) + (self.cross is not None)
         before = 1 if self.wiring is Wiring.PARALLEL else parts
-        return before * self.pre_norm + parts * self.post_norm
+        return before * self.pre_norm + parts * (self.post_norm + self.sum_norm)
+
+    def cross_params(self, hidden: int) -> int:
+        """Parameters of its cross attention."""
+        return self.cross.params(hidden) if self.cross else 0
 
     def hyper_params(self, hidden: int) -> int:
         """Parameters of the hyper-connections around its parts."""
@@ -151,12 +169,37 @@ class Layer:
         return parts * self.hyper.params(hidden) if self.hyper else 0
 
 
+def _like(mixer: Mixer | None, cross: Attention) -> bool:
+    """Whether cross attention has the heads of the attention before it, and reads in both directions."""
+    sizes = ("kv_heads", "q_group", "head_dim")
+    return (
+        isinstance(mixer, Attention) and not cross.causal and all(getattr(mixer, n) == getattr(cross, n) for n in sizes)
+    )
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """The encoder before a decoder, of the same hidden size. Without a stem it reads ids by the decoder's table.
+
+    norm: behind its layers. positions, embed_norm: as in ModelSpec.
+    """
+
+    layers: tuple[Layer, ...]
+    norm: Norm | None = None
+    positions: int = 0
+    embed_norm: Norm | None = None
+    stem: Stem | None = None
+    names: Names = field(default_factory=Names)
+
+
 @dataclass(frozen=True)
 class ModelSpec:
-    """A decoder-only language model. `dtype` is the storage type of what is not quantised.
+    """A language model, or an encoder. `dtype` is the storage type of what is not quantised.
 
-    norm: before the head. positions: rows of a learned position table, 0 for none. embed_norm: after the embedding.
-    softcap: logits go through a tanh.
+    norm: before the head. positions: rows of a learned position table, 0 for none; types: rows of a table of segments.
+    embed_norm: after the embedding. stem: what makes tokens of an image or a sound, instead of a vocabulary.
+    softcap: logits go through a tanh. head: that of an encoder; encoder: one before the layers, which then are a
+    decoder's. Where the head classifies, `vocab` is the number of classes.
     stored: what the weights files beside the config hold.
     """
 
@@ -169,11 +212,15 @@ class ModelSpec:
     mtp_modules: int = 0
     dtype: DType = DType.BF16
     quantisation: Quantisation = field(default_factory=Quantisation)
-    norm: Norm = RMS
+    norm: Norm | None = RMS
     head_bias: bool = False
     positions: int = 0
+    types: int = 0
     embed_norm: Norm | None = None
     softcap: bool = False
+    stem: Stem | None = None
+    head: EncoderHead | None = None
+    encoder: Encoder | None = None
     names: Names = field(default_factory=Names)
     facts: tuple[Fact, ...] = ()
     stored: Stored | None = None
@@ -184,6 +231,10 @@ class ModelSpec:
             raise ValueError("model: layers with different hyper-connections")
         if len({layer.per_layer for layer in self.layers}) > 1:
             raise ValueError("model: layers with different per-layer embeddings")
+        if any(layer.cross for layer in self.layers) and self.encoder is None:
+            raise ValueError("model: cross attention, and no encoder")
+        if (self.head is not None) != self.encodes or (self.stem and not self.encodes):
+            raise ValueError("model: a head of an encoder, or a stem, and layers that are none, or the reverse")
         own = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
         for index, mixer in enumerate(own):
             if mixer.borrows and not any(earlier.lends(mixer) for earlier in own[:index]):
@@ -200,6 +251,26 @@ class ModelSpec:
         return self._sum([layer.ffn.active_params(self.hidden) for layer in self.layers if layer.ffn])
 
     @property
+    def encodes(self) -> bool:
+        """Whether tokens attend to later ones: an encoder, which is not decoded."""
+        return any(isinstance(layer.mixer, Attention) and not layer.mixer.causal for layer in self.layers)
+
+    def encoding(self, encoder: Encoder) -> "ModelSpec":
+        """The encoder as a model of its own, for the parts that they have in common."""
+        return replace(
+            self,
+            layers=encoder.layers,
+            norm=encoder.norm,
+            positions=encoder.positions,
+            embed_norm=encoder.embed_norm,
+            stem=encoder.stem,
+            head=EncoderHead(),
+            encoder=None,
+            names=encoder.names,
+            stored=None,
+        )
+
+    @property
     def hyper(self) -> HyperConnections | None:
         """The hyper-connections of the layers."""
         return self.layers[0].hyper
@@ -210,16 +281,33 @@ class ModelSpec:
         return self.layers[0].per_layer
 
     def _sum(self, ffns: list[int]) -> int:
+        total = self._layers_sum(ffns) + (self.norm.params(self.hidden) if self.norm else 0)
+        tables = 0 if self.stem else self.vocab  # a head that is the embedding is counted as that
+        tables += 0 if self.tied else self.vocab
+        total += self.hidden * tables + self.vocab * self.head_bias
+        total += self.head.params(self.hidden) if self.head else 0
+        if self.encoder is None:
+            return total
+        side = self.encoding(self.encoder)
+        ffns = [layer.ffn.params(self.hidden) for layer in side.layers if layer.ffn]
+        return total + side._layers_sum(ffns) + (side.norm.params(self.hidden) if side.norm else 0)
+
+    def _layers_sum(self, ffns: list[int]) -> int:
+        """The layers, and what their stack has for itself: stem, positions, norm of the embedding, shared biases."""
         mixers = sum(layer.mixer.params(self.hidden) for layer in self.layers if layer.mixer)
         norms = sum(layer.norm.params(self.hidden) * layer.norms for layer in self.layers)
-        edges = self.norm.params(self.hidden) + (self.embed_norm.params(self.hidden) if self.embed_norm else 0)
+        edges = self.embed_norm.params(self.hidden) if self.embed_norm else 0
+        edges += self.stem.params(self.hidden) if self.stem else 0
+        edges += self.hidden * (self.positions + self.types)
+        biased = next((m for layer in self.layers if isinstance(m := layer.mixer, Attention) and m.buckets), None)
+        edges += biased.buckets * biased.kv_heads * biased.q_group if biased else 0
+        mixers += sum(layer.cross_params(self.hidden) for layer in self.layers)
         edges += self.hyper.head_params(self.hidden) if self.hyper else 0
         norms += sum(layer.hyper_params(self.hidden) for layer in self.layers)
         if self.per_layer:
             edges += self.per_layer.embedding_params(self.hidden, len(self.layers))
             norms += self.per_layer.params(self.hidden) * len(self.layers)
-        tables = self.hidden * (self.vocab * (1 if self.tied else 2) + self.positions)
-        return tables + self.vocab * self.head_bias + edges + norms + mixers + sum(ffns)
+        return edges + norms + mixers + sum(ffns)
 
     @property
     def kv_elements_per_token_per_layer(self) -> tuple[int, ...]:

@@ -31,9 +31,6 @@ class Ref:
     name: str
 
 
-#: Tokens a sequence that a decoder behind an encoder is prefilled with: the token that starts its output.
-START_TOKENS = 1
-
 Argument = Ref | int | float | bool | str | None | tuple["Argument", ...]
 
 

@@ -63,6 +63,8 @@ def lower(captured: Captured, workload: Workload, storage: Storage | None = None
         blocks.extend(ends)
         sequence.extend(block.kind for block in ends)
     shown = last.workload if captured.fixed and captured.middle is None else workload
+    if captured.fixed and captured.middle is not None and workload.phase is Phase.PREFILL:
+        shown = replace(workload, context=captured.fixed)
     return Graph(captured.model, captured.model_type, tuple(blocks), tuple(sequence), shown)
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 
 from compiler.frontend.capture import cores
 from compiler.frontend.capture.dims import crosses
-from compiler.frontend.capture.ir import START_TOKENS, Capture, Captured
+from compiler.frontend.capture.ir import Capture, Captured
 from compiler.frontend.capture.latent import Layer
 from compiler.frontend.capture.seen import Call, Origin
 from compiler.frontend.capture.steps import Flow, Kind
 from compiler.frontend.capture.walk import walk_capture
+from compiler.frontend.parts import START_TOKENS
 from compiler.ir.graph import Phase, Workload
 
 

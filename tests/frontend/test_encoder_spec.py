@@ -1,0 +1,171 @@
+"""BERT, ViT, T5, BART and Whisper as ModelSpecs: the class, the capture door, quirks of their configs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.evaluate import Measured, evaluate
+from agent.presets import preset
+from compiler.errors import InputError
+from compiler.frontend import Frontend, build, load_model, open_door
+from compiler.frontend.compare import differences
+from compiler.frontend.describe import describe_model
+from compiler.frontend.encoder_rows import ENCODERS
+from compiler.frontend.oracle import Level, checks
+from compiler.frontend.spec import Attention, Dense, Encoder, EncoderHead, Layer, ModelSpec, Patches, Sound
+from compiler.ir.graph import Phase, Role, Workload
+from compiler.target import load_target
+from tests.frontend.test_encoders import CONFIGS
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+NAMES = sorted(ENCODERS)
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{name: (name, {}) for name in NAMES},
+    "vit_wide": ("vit", {"image_size": [40, 24], "qkv_bias": False, "id2label": {str(n): str(n) for n in range(7)}}),
+    "t5_gated": ("t5", {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}),
+    "t5_alike": ("t5", {"num_decoder_layers": None}),
+}
+
+
+def config(name: str) -> dict[str, Any]:
+    base, more = VARIANTS[name]
+    values = CONFIGS[base] | more | {"model_type": base}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+@pytest.fixture
+def written(tmp_path: Path):
+    def write(values: dict[str, Any]) -> str:
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        return str(tmp_path)
+
+    return write
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_the_class_and_the_other_door(written, name: str) -> None:
+    model = written(config(name))
+    spec = load_model(model)
+    for result in checks(lambda workload: build(spec, workload), model, tuple(Level)):
+        assert result.equal, result
+    assert spec.params == build(spec, Workload(Phase.PREFILL, 2, 40, 1)).weight_elements
+    traced = open_door(model, Frontend.CAPTURE)
+    assert traced.params == spec.params
+    for phase in (Phase.PREFILL,) if spec.encodes else Phase:
+        work = Workload(phase, 2, 40, 1, "bf16")
+        assert differences(build(spec, work), traced.graph(work)) == ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_by_class_default(name: str) -> None:
+    spec = load_model(name)
+    (result,) = checks(lambda workload: build(spec, workload), name, (Level.PARAMS,))
+    assert (result.equal, result.ours) == (True, spec.params)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_described_model_is_the_same(written, tmp_path: Path, name: str) -> None:
+    model = written(config(name))
+    (tmp_path / "mine.py").write_text(describe_model(model))
+    work = Workload(Phase.PREFILL, 2, 40, 1)
+    assert build(load_model(f"{tmp_path}/mine.py:model"), work).id == build(load_model(model), work).id
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_key_is_needed_named_or_harmless(written, name: str) -> None:
+    """Deleted or null: the parameters stay, or those of the class come out, or the error names the key."""
+    whole = load_model(written(config(name))).params
+    for key in config(name):
+        if key == "model_type":
+            continue
+        for values in ({k: v for k, v in config(name).items() if k != key}, config(name) | {key: None}):
+            try:
+                params = load_model(written(values)).params
+            except InputError as error:
+                assert key in str(error), (key, str(error))
+            else:
+                assert params == whole or key in ("num_decoder_layers",), key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_presets_shard_cross_attention_and_the_best_is_bounded(written, name: str) -> None:
+    spec, target = load_model(written(config(name))), load_target("sn40l")
+    for phase in (Phase.PREFILL,) if spec.encodes else Phase:
+        graph = build(spec, Workload(phase, 1, 40, 8))
+        o3 = preset("o3", graph, target)
+        result = evaluate(graph, o3, target)
+        assert isinstance(result, Measured) and result.report.latency_s >= result.report.bound.latency_s
+        assert ("cross kv_heads" in o3.text) == (spec.encoder is not None)
+
+
+def test_images_and_sounds_have_their_own_number_of_tokens(written) -> None:
+    seen = build(load_model(written(config("vit_wide"))), Workload(Phase.PREFILL, 2, 4096, 1))
+    assert (seen.workload.context, seen.workload.tokens) == (5 * 3 + 1, 32)
+    heard = build(load_model(written(config("whisper"))), Workload(Phase.PREFILL, 2, 4096, 1))
+    assert heard.workload.context == 50
+    assert {d.size for t in heard.block["cross_dense"].tensors for d in t.dims if d.name == "context_cross"} == {50}
+
+
+def test_decoding_an_encoder_is_refused(written) -> None:
+    for name in ("bert", "vit"):
+        with pytest.raises(InputError, match="no decoding"):
+            build(load_model(written(config(name))), Workload(Phase.DECODE, 1, 16, 1))
+
+
+def test_a_table_of_biases_is_stored_once_a_stack(written) -> None:
+    graph = build(load_model(written(config("t5"))), Workload(Phase.PREFILL, 1, 24, 1))
+    keys = [t.key for kind in graph.sequence for t in graph.block[kind].weights if "relative" in t.key]
+    assert (len(keys), len(set(keys))) == (5, 2)
+
+
+def test_the_cross_cache_is_that_of_the_source(written) -> None:
+    graph = build(load_model(written(config("bart"))), Workload(Phase.DECODE, 3, 24, 1))
+    roles = {
+        t.name: t.role for t in graph.block["cross_dense"].tensors if t.name.startswith("cross.") and "cache" in t.name
+    }
+    assert roles == {"cross.k_cache": Role.KV_CACHE, "cross.v_cache": Role.KV_CACHE}
+    assert "memory" not in graph.block["cross_dense"].inputs
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "what"),
+    [
+        ("bert", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ("bert", {"is_decoder": True}, "is_decoder"),
+        ("bert", {"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ("bert", {"architectures": ["BertModel"]}, "names BertModel"),
+        ("vit", {"patch_size": [8, 4]}, "patch_size: is 8 x 4"),
+        ("vit", {"image_size": "big"}, "image_size"),
+        ("vit", {"id2label": {"0": "a"}, "num_labels": 3}, "num_labels: is 3"),
+        ("t5", {"feed_forward_proj": "gated-swish"}, "feed_forward_proj"),
+        ("t5", {"is_encoder_decoder": False}, "is_encoder_decoder"),
+        ("whisper", {"encoder_attention_heads": 5}, "d_model: is 64"),
+    ],
+)
+def test_quirks_are_refused_by_name(written, name: str, changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        load_model(written(config(name) | changes))
+
+
+def test_parts_that_do_not_fit() -> None:
+    two, ways = Attention(2, 1, 8), Attention(2, 1, 8, rotary=0, causal=False)
+    plain = Layer(two, Dense(8))
+    for make in (
+        lambda: Attention(2, 1, 8, causal=False, window=4),
+        lambda: Layer(two, Dense(8), cross=Attention(4, 1, 8, causal=False)),
+        lambda: Layer(two, Dense(8), sum_norm=True),
+        lambda: ModelSpec("m", "m", 16, 9, True, (Layer(two, Dense(8), cross=ways),)),
+        lambda: ModelSpec("m", "m", 16, 9, True, (Layer(ways, Dense(8)),)),
+        lambda: ModelSpec("m", "m", 16, 9, True, (plain,), head=EncoderHead()),
+        lambda: ModelSpec("m", "m", 16, 9, True, (plain,), stem=Sound(4, 8)),
+        lambda: Patches(8, 8, 16, 3),
+    ):
+        with pytest.raises(ValueError, match=r"attention|norm|model|patches"):
+            make()
+    both = Encoder((Layer(ways, Dense(8)),))
+    spec = ModelSpec("m", "m", 16, 9, True, (Layer(two, Dense(8), cross=ways),), encoder=both)
+    assert spec.params == build(spec, Workload(Phase.PREFILL, 1, 5, 1)).weight_elements
