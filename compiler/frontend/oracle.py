@@ -15,7 +15,7 @@ from typing import Any
 from compiler.errors import InputError
 from compiler.frontend.capture.ir import START_TOKENS, TRACED_TOKENS
 from compiler.frontend.parts import EDGES
-from compiler.ir.graph import Graph, Op, Pattern, Phase, Workload
+from compiler.ir.graph import Block, Graph, Op, Pattern, Phase, Workload
 
 Make = Callable[[Workload], Graph]
 
@@ -155,13 +155,24 @@ _NOT_PRODUCTS = ("ffn.combine", "ffn.shared_scale")
 
 def _flops(make: Make, opened: Any) -> Check:
     graph = make(_workload())
+    heads = {block.kind: _heads(block, opened) for block in graph.blocks}
     ours = sum(
-        _products(op) * graph.repeats[block.kind]
+        _products(op) * graph.repeats[block.kind] * heads[block.kind]
         for block in graph.blocks
         for op in block.ops
         if op.pattern is Pattern.CONTRACT and op.name not in _NOT_PRODUCTS
     )
     return Check(Level.FLOPS, ours, class_flops(opened), f"one sequence of {TRACED_TOKENS} tokens")
+
+
+def _heads(block: Block, opened: Any) -> int:
+    """How often the class computes a block: the head of every token, where it cannot be asked for the last alone."""
+    from compiler.frontend.capture.example import example
+
+    if block.kind != "head" or opened.config is None or any(dim.name == "tokens" and dim.size > 1 for op in block.ops for dim in op.dims):
+        return 1
+    with opened.mode:
+        return 1 if "logits_to_keep" in example(opened, 1, 1) else TRACED_TOKENS
 
 
 def _products(op: Op) -> int:

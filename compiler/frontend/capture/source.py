@@ -164,7 +164,14 @@ def _from_config(auto: Any, config: Any, attention: str | None) -> Any:
 
 
 def _prepare(module: Any, experts: str) -> None:
-    """Routed experts become one operator, and no cache object is made (some classes ask only the configuration)."""
+    """Routed experts become one operator, and no cache object is made (some classes ask only the configuration).
+
+    A class that writes its attention out is told by the mask alone which keys a token reads, so it makes one.
+    """
+    from compiler.frontend.capture.patches import use_masks, writes_attention
+
+    if writes_attention(module):
+        use_masks(module)
     for part in module.modules():
         config = getattr(part, "config", None)
         if config is not None and hasattr(config, "_experts_implementation"):
