@@ -172,7 +172,9 @@ def _heads(block: Block, opened: Any) -> int:
     if block.kind != "head" or opened.config is None or any(dim.name == "tokens" and dim.size > 1 for op in block.ops for dim in op.dims):
         return 1
     with opened.mode:
-        return 1 if "logits_to_keep" in example(opened, 1, 1) else TRACED_TOKENS
+        asked = "logits_to_keep" in example(opened, 1, 1)
+    behind = getattr(opened.config, "is_encoder_decoder", False)
+    return 1 if asked else START_TOKENS if behind else TRACED_TOKENS
 
 
 def _products(op: Op) -> int:
