@@ -155,9 +155,8 @@ _NOT_PRODUCTS = ("ffn.combine", "ffn.shared_scale")
 
 def _flops(make: Make, opened: Any) -> Check:
     graph = make(_workload())
-    heads = {block.kind: _heads(block, opened) for block in graph.blocks}
     ours = sum(
-        _products(op) * graph.repeats[block.kind] * heads[block.kind]
+        _products(op) * graph.repeats[block.kind] * (_repeats(block, op, opened) if block.kind == "head" else 1)
         for block in graph.blocks
         for op in block.ops
         if op.pattern is Pattern.CONTRACT and op.name not in _NOT_PRODUCTS
@@ -165,16 +164,19 @@ def _flops(make: Make, opened: Any) -> Check:
     return Check(Level.FLOPS, ours, class_flops(opened), f"one sequence of {TRACED_TOKENS} tokens")
 
 
-def _heads(block: Block, opened: Any) -> int:
-    """How often the class computes a block: the head of every token, where it cannot be asked for the last alone."""
+def _repeats(head: Block, op: Op, opened: Any) -> int:
+    """How often the class computes an op of the head: for every token, where a graph has the last token's alone.
+
+    Asked for the logits of the last token, a class computes only the product with the vocabulary for that one.
+    """
     from compiler.frontend.capture.example import example
 
-    if block.kind != "head" or opened.config is None or any(dim.name == "tokens" and dim.size > 1 for op in block.ops for dim in op.dims):
+    if opened.config is None or any(dim.name == "tokens" and dim.size > 1 for one in head.ops for dim in one.dims):
         return 1
     with opened.mode:
         asked = "logits_to_keep" in example(opened, 1, 1)
-    behind = getattr(opened.config, "is_encoder_decoder", False)
-    return 1 if asked else START_TOKENS if behind else TRACED_TOKENS
+    every = START_TOKENS if getattr(opened.config, "is_encoder_decoder", False) else TRACED_TOKENS
+    return 1 if asked and op.name == "head.lm_head" else every
 
 
 def _products(op: Op) -> int:

@@ -7,6 +7,7 @@ import json
 import os
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -107,17 +108,16 @@ def build(name: str, config: Any) -> Opened:
     registered()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     errors = []
-    for attention in (PLAIN, None):
-        for how in (_built_fake, _built_meta):
-            for auto in _classes(config):
-                try:
-                    module = how(auto, config, attention, mode)
-                except FAILURES as error:
-                    errors.append(reason(error))
-                    continue
-                module.eval()
-                _prepare(module, PLAIN)
-                return Opened(name, config.model_type, module, mode, config)
+    # every way to build the whole model comes before any way to build it without its head
+    for auto, attention, how in product(_classes(config), (PLAIN, None), (_built_fake, _built_meta)):
+        try:
+            module = how(auto, config, attention, mode)
+        except FAILURES as error:
+            errors.append(reason(error))
+            continue
+        module.eval()
+        _prepare(module, PLAIN)
+        return Opened(name, config.model_type, module, mode, config)
     right = "its configuration class may need values that its defaults do not have; give a config.json"
     raise InputError(name, f"cannot be built: {errors[0] if errors else 'no model class for its type'}", right)
 
