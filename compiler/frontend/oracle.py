@@ -198,6 +198,7 @@ def class_flops(opened: Any) -> int:
         ops.attention: _attention,
         ops.experts: _experts,
         ops.causal_conv: _conv,
+        torch.ops.aten.convolution: _padded,
         # the kernel of a CPU, which the counter does not know
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     }
@@ -219,6 +220,16 @@ def _experts(x: Any, index: Any, weights: Any, up: Any, down: Any, *_: Any, out_
 
 def _conv(x: Any, weight: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
     return int(2 * x[0] * x[2] * weight[0] * weight[-1])
+
+
+def _padded(x: Any, weight: Any, *more: Any, out_shape: Any = None, **__: Any) -> int:
+    """A convolution; of one padded on both sides, what it gives beyond the last token is cut off and not counted."""
+    from torch.utils.flop_counter import conv_flop_count
+
+    transposed = more[4]
+    longer = len(x) == 3 and not transposed and out_shape[2] > x[2]
+    shape = [*out_shape[:2], x[2]] if longer else out_shape
+    return int(conv_flop_count(list(x), list(weight), list(shape), transposed=transposed))
 
 
 def _cache(make: Make, opened: Any) -> Check:

@@ -6,6 +6,7 @@ from compiler.frontend.capture.axes import Axis
 from compiler.frontend.capture.chosen import INDEX
 from compiler.frontend.capture.costs import DELTAS
 from compiler.frontend.capture.latent import Latent, Layer
+from compiler.frontend.capture.loops import SCAN
 from compiler.frontend.capture.seen import Origin
 from compiler.frontend.capture.steps import Kind, Step
 
@@ -229,6 +230,8 @@ def _recurrence(layer: Layer, names: Names, step: Step) -> None:
         names.give(x[-1], "v_dim")
         names.give(state[-1], "k_dim")
         names.give(state[-2], "groups")
+    elif call.name == SCAN:
+        names.give(flow.seen[call.must(0)].axes[-1], "channels")
     else:
         x, state = flow.seen[call.must(0)].axes, flow.seen[call.must(2)].axes
         names.give(x[1], "heads")

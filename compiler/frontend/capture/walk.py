@@ -11,6 +11,7 @@ from compiler.frontend.capture.axes import Atoms, Axes, Axis
 from compiler.frontend.capture.chosen import CHOSEN, INDEX
 from compiler.frontend.capture.fused import PART
 from compiler.frontend.capture.ir import Capture, Ref
+from compiler.frontend.capture.loops import SCAN
 from compiler.frontend.capture.seen import Call, Origin, Seen
 from compiler.frontend.capture.steps import Flow, Kind, Unsupported
 from compiler.frontend.capture.views import join, view
@@ -304,6 +305,9 @@ def _experts(flow: Flow, call: Call) -> None:
 def _recurrence(flow: Flow, call: Call) -> None:
     place = 2 if call.name in costs.DELTAS else 0
     axes = flow.seen[call.must(place)].axes
+    for name in call.refs() if call.name == SCAN else ():
+        for one, other in zip(reversed(axes), reversed(flow.seen[name].axes), strict=False):
+            flow.atoms.unify(one, other)
     flow.add(Kind.RECURRENCE, call, (axes,), flow.atoms.flat(axes))
 
 
@@ -365,6 +369,6 @@ _TABLE: Final[tuple[tuple[frozenset[str], Rule], ...]] = (
     (frozenset({"rdutune.experts"}), _experts),
     (frozenset({INDEX}), _indexer),
     (frozenset({CHOSEN}), _chosen),
-    (frozenset(f"rdutune.{n}" for n in ("ssm_scan", "selective_scan")) | costs.DELTAS, _recurrence),
+    (frozenset({SCAN, "rdutune.ssm_scan", "rdutune.selective_scan"}) | costs.DELTAS, _recurrence),
 )
 RULES: Final[dict[str, Rule]] = {name: rule for names, rule in _TABLE for name in names}
