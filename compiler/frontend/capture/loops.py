@@ -5,6 +5,7 @@ reads what the copy before it made (the state), and the results are collected in
 same, looks at no later token, and works element by element on states of the shape of a token's result.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
@@ -38,7 +39,7 @@ class _Loop:
         out = self.last.outputs[0]
         whole = [name for name in self.reads if shapes[name] == out.shape]
         rest = tuple(Ref(name) for name in self.reads if name != whole[0])
-        work = sum(ELEMENTWISE.get(Call(node).name, 0) for node in self.steps[-1])
+        work = sum(ELEMENTWISE.get(Call(node).name, 0) for node in self.steps[-2])
         args: tuple[Argument, ...] = (Ref(whole[0]), rest, work, self.states)
         return replace(self.steps[-1][-1], target=f"{SCAN}.default", args=args, kwargs=(), outputs=(out,))
 
@@ -81,17 +82,17 @@ def _loop(last: Node, pieces: tuple[str, ...], made: dict[str, Node], shapes: Sh
     walk = _Walk(made, shapes, tokens)
     if any(walk.number(name) != number for number, name in enumerate(pieces)):
         return None
+    walk.settle(pieces)
     steps = tuple(tuple(node for node in walk.inside if walk.numbers[_out(node)] == n) for n in range(tokens))
-    bodies = {tuple(node.target for node in step if Call(node).name not in _PLACES) for step in steps[1:]}
-    owner = {_out(node): number for number, step in enumerate(steps) for node in step}
-    carried = {name for node in steps[-1] for name in _reads(node) if owner.get(name) == tokens - 2}
-    skips = any(owner.get(name, n) < n - 1 for n, step in enumerate(steps) for node in step for name in _reads(node))
+    bodies = [Counter(node.target for node in step if Call(node).name not in _PLACES) for step in steps]
+    same = all(body == bodies[1] for body in bodies[1:-1]) and bodies[-1] <= bodies[1]
+    reads = [{name: walk.numbers[name] for node in step for name in _reads(node)} for step in steps]
+    carried = [name for name, number in reads[-2].items() if number == tokens - 3]
+    skips = any(0 <= number < n - 1 for n, step in enumerate(reads) for number in step.values())
     row = prod(shapes[pieces[-1]])
     known = all(Call(node).name in ELEMENTWISE or Call(node).name in _PLACES for node in walk.inside)
     whole = any(shapes[name] == last.outputs[0].shape for name in walk.outside)
-    if len(bodies) != 1 or not carried or skips or not known or not whole:
-        return None
-    if any(prod(shapes[name]) != row for name in carried):
+    if not same or not carried or skips or not known or not whole or any(prod(shapes[name]) != row for name in carried):
         return None
     return _Loop(last, steps, tuple(walk.outside), len(carried))
 
@@ -124,6 +125,17 @@ class _Walk:
                 self.outside.update(dict.fromkeys(r for r in _reads(node) if self.number(r) < 0 and not self._new(r)))
         self.numbers[name] = found
         return found
+
+    def settle(self, pieces: tuple[str, ...]) -> None:
+        """Let what is made of one value of a step and read in the next alone belong to the next: a state is not it."""
+        users: dict[str, list[str]] = {}
+        for node in self.inside:
+            for name in _reads(node):
+                users.setdefault(name, []).append(_out(node))
+        for node in reversed(self.inside):
+            name, inner = _out(node), [read for read in _reads(node) if self.numbers[read] >= 0]
+            if len(inner) == 1 and name not in pieces and not self._selects(self.made[inner[0]]):
+                self.numbers[name] = max(self.numbers[name], min(self.numbers[user] for user in users[name]))
 
     def _selects(self, node: Node) -> bool:
         call = Call(node)
