@@ -260,7 +260,7 @@ class Namer:
         if step.kind is Kind.NORM and any(name in self.layer.flow.streams for name in step.sources):
             self.claim(step, "mixer.norm")
             return
-        words = {Kind.CONV: "conv", Kind.MAP: "gates"}
+        words = {Kind.CONV: "conv", Kind.MAP: "gates", Kind.SHIFT: "shift"}
         node = step.nodes[0]
         leaf = node.module.rpartition(".")[2] or "in_proj"
         self._number(step, f"mixer.{words.get(step.kind, leaf)}")

@@ -53,6 +53,23 @@ def _states(step: Step, suffix: str, count: int) -> tuple[str, ...]:
     return (first, *(f"{first}_{number}" for number in range(2, count + 1)))
 
 
+def shift(e: Emitter, step: Step) -> None:
+    """The token before each token; in decode it is kept from the step before, and the own one for the next."""
+    flow = e.layer.flow
+    axes = flow.seen[step.outputs[0]].axes
+    space = e.words(tuple(atom for axis in axes for atom in flow.atoms.leaves(axis) if atom != flow.atoms.tokens))
+    state, new, result = f"batch {space}", f"{step.name}_state_new", e.output(step)
+    inputs = list(e.read(*step.sources))
+    if e.decode:
+        inputs.append(e.builder.enter(f"{step.name}_state", state, Role.STATE))
+    points = e.builder.dims(f"tokens {space}")
+    op = Op(step.name, Pattern.GATHER, points, tuple(inputs), (result, new), flops_per_point=0)
+    e.builder.emit(op, e.value_words(step.outputs[0]), state)
+    e.retyped[new] = (Role.STATE, DType.BF16)
+    e.tensor[step.outputs[0]] = (result,)
+    e.outputs.append(new)
+
+
 def convolution(e: Emitter, step: Step) -> None:
     """A convolution along the tokens; in decode it reads the last `kernel - 1` rows of each channel."""
     flow, b = e.layer.flow, e.builder

@@ -18,6 +18,7 @@ class Kind(Enum):
     NORM = auto()
     REDUCE = auto()
     SCAN = auto()  # a running sum
+    SHIFT = auto()  # for each token, an earlier one
     GATHER = auto()
     SCATTER = auto()
     SORT = auto()

@@ -48,7 +48,7 @@ def _step(flow: Flow, call: Call) -> None:
         return _constant(flow, call)
     if call.name in ("aten.cat", "aten.concat", "aten.concatenate") and _permutes(flow, call):
         return None
-    if view(flow, call):
+    if _shifts(flow, call) or view(flow, call):
         return None
     rule = RULES.get(call.name)
     why = "is not known" if rule is None else rule(flow, call)
@@ -69,6 +69,20 @@ def _constant(flow: Flow, call: Call) -> None:
         flow.seen[value.name] = Seen(flow.axes(value.shape), flow.roots(names), flow.origin(names))
     if call.name == "rdutune.position_bias":
         flow.biases.add(call.out)
+
+
+def _shifts(flow: Flow, call: Call) -> bool:
+    """Padded in front and cut at the end by as many tokens: each token sees an earlier one, so decoding keeps it."""
+    pads = call.get(1, "pad")
+    if call.name not in ("aten.pad", "aten.constant_pad_nd") or not isinstance(pads, tuple):
+        return False
+    axes = flow.seen[call.must(0)].axes
+    pairs = zip(pads[::2], pads[1::2], strict=True)
+    moved = [(flow.atoms.leaves(axis), pair) for axis, pair in zip(reversed(axes), pairs, strict=False) if any(pair)]
+    if moved != [((flow.atoms.tokens,), (1, -1))]:
+        return False
+    flow.add(Kind.SHIFT, call, (axes,), flow.atoms.flat(axes), flops=0)
+    return True
 
 
 def _permutes(flow: Flow, call: Call) -> bool:
