@@ -339,8 +339,8 @@ def _conv(flow: Flow, call: Call) -> str | None:
         depthwise = len(weight) == 3 and flow.atoms.extent(weight[1]) == 1
         if depthwise and flow.atoms.extent(weight[0]) == flow.atoms.extent(x[1]):
             flow.atoms.unify(weight[0], x[1])
-        elif not flow.atoms.unify(weight[1], x[1]):
-            return "has groups of channels"
+        elif not flow.atoms.unify(weight[1], _of_group(flow, x[1], weight)):
+            return "has groups of channels whose parts do not match"
         axes = (x[0], weight[0], _along_tokens(flow, x[2], call.shape[2]))
     kernel = weight[-1]
     reduced = (*kernel, *(weight[1] if len(weight) == 3 else ()))
@@ -348,6 +348,20 @@ def _conv(flow: Flow, call: Call) -> str | None:
     points = tuple(flow.atoms.tokens if atom in rows else atom for atom in flow.atoms.flat(axes))
     flow.add(Kind.CONV, call, (axes,), points, reduced=reduced, flops=2)
     return None
+
+
+def _of_group(flow: Flow, channels: Axis, weight: Axes) -> Axis:
+    """The channels that one output of a convolution reads: all of them, or those of its group.
+
+    Groups are the slowest part of both, so input and output have the same ones.
+    """
+    inside = flow.atoms.extent(weight[1])
+    groups = flow.atoms.extent(channels) // inside
+    parts = flow.atoms.regroup((channels,), (groups, inside)) if groups > 1 else None
+    if parts is None:
+        return channels
+    whole = flow.atoms.regroup((weight[0],), (groups, flow.atoms.extent(weight[0]) // groups))
+    return parts[1] if whole is not None and flow.atoms.unify(whole[0], parts[0]) else channels
 
 
 def _along_tokens(flow: Flow, axis: Axis, size: int) -> Axis:
