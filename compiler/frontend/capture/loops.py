@@ -91,10 +91,11 @@ def _loop(last: Node, pieces: tuple[str, ...], made: dict[str, Node], shapes: Sh
     skips = any(0 <= number < n - 1 for n, step in enumerate(reads) for number in step.values())
     row = prod(shapes[pieces[-1]])
     known = all(Call(node).name in ELEMENTWISE or Call(node).name in _PLACES for node in walk.inside)
-    whole = any(shapes[name] == last.outputs[0].shape for name in walk.outside)
+    outside = walk.read_later(reads)
+    whole = any(shapes[name] == last.outputs[0].shape for name in outside)
     if not same or not carried or skips or not known or not whole or any(prod(shapes[name]) != row for name in carried):
         return None
-    return _Loop(last, steps, tuple(walk.outside), len(carried))
+    return _Loop(last, steps, outside, len(carried))
 
 
 class _Walk:
@@ -105,6 +106,7 @@ class _Walk:
         self.numbers: dict[str, int] = {}
         self.inside: list[Node] = []
         self.outside: dict[str, None] = {}
+        self.leaves: dict[str, frozenset[str]] = {}
 
     def number(self, name: str) -> int:
         """The last token that `name` depends on; -1 where it depends on no token alone."""
@@ -122,7 +124,7 @@ class _Walk:
             found = max((self.number(read) for read in _reads(node)), default=-1)
             if found >= 0:
                 self.inside.append(node)
-                self.outside.update(dict.fromkeys(r for r in _reads(node) if self.number(r) < 0 and not self._new(r)))
+                self.outside.update(dict.fromkeys(read for read in _reads(node) if self.number(read) < 0))
         self.numbers[name] = found
         return found
 
@@ -141,10 +143,24 @@ class _Walk:
         call = Call(node)
         return call.name == "aten.select" and self.shapes[call.must(0)][call.number(1)] == self.tokens
 
-    def _new(self, name: str) -> bool:
-        """Whether a value is made of nothing (the state before the first token), moved or scaled or not."""
-        node = self.made.get(name)
-        return node is not None and (Call(node).name in _MADE or all(self._new(read) for read in Call(node).refs()))
+    def read_later(self, reads: list[dict[str, int]]) -> tuple[str, ...]:
+        """What is read from outside the loop, without the state it starts from where that is made of nothing else."""
+        later = {name for step in reads[1:] for name in step} | {name for name in self.outside if self._whole(name)}
+        known = frozenset[str]().union(*(self._leaves(name) for name in later if name in self.outside))
+        return tuple(name for name in self.outside if name in later or not self._leaves(name) <= known)
+
+    def _whole(self, name: str) -> bool:
+        """Whether a value has all tokens, of which each step selects its own."""
+        return self.tokens in self.shapes[name]
+
+    def _leaves(self, name: str) -> frozenset[str]:
+        """The inputs and weights that a value is made of."""
+        if name not in self.leaves:
+            node = self.made.get(name)
+            reads = () if node is None or Call(node).name in _MADE else Call(node).refs()
+            own = frozenset({name} if node is None else ())
+            self.leaves[name] = own.union(*(self._leaves(read) for read in reads))
+        return self.leaves[name]
 
 
 def _out(node: Node) -> str:

@@ -12,6 +12,7 @@ from compiler.frontend.capture.chosen import CHOSEN, INDEX
 from compiler.frontend.capture.fused import PART
 from compiler.frontend.capture.ir import Capture, Ref
 from compiler.frontend.capture.loops import SCAN
+from compiler.frontend.capture.places import one_place, shifts
 from compiler.frontend.capture.seen import Call, Origin, Seen
 from compiler.frontend.capture.steps import Flow, Kind, Unsupported
 from compiler.frontend.capture.views import join, view
@@ -32,6 +33,7 @@ def walk_capture(capture: Capture, data: frozenset[str]) -> Flow:
         axes = tuple(flow.atoms.axis(size) for size in value.shape)
         flow.seen[value.name] = Seen(axes, (value.name,), Origin.TABLE)
     flow.streams = {capture.inputs[0].name}
+    flow.edge = not capture.label.startswith("layer")
     for node in capture.nodes:
         _step(flow, Call(node))
     return flow
@@ -48,10 +50,11 @@ def _step(flow: Flow, call: Call) -> None:
         return _constant(flow, call)
     if call.name in ("aten.cat", "aten.concat", "aten.concatenate") and _permutes(flow, call):
         return None
-    if _shifts(flow, call) or view(flow, call):
+    placed = one_place(flow, call)
+    if not placed and (shifts(flow, call) or view(flow, call)):
         return None
     rule = RULES.get(call.name)
-    why = "is not known" if rule is None else rule(flow, call)
+    why = placed or ("is not known" if rule is None else rule(flow, call))
     if why is None:
         return None
     flow.unsupported.append(Unsupported(call.node, why))
@@ -69,20 +72,6 @@ def _constant(flow: Flow, call: Call) -> None:
         flow.seen[value.name] = Seen(flow.axes(value.shape), flow.roots(names), flow.origin(names))
     if call.name == "rdutune.position_bias":
         flow.biases.add(call.out)
-
-
-def _shifts(flow: Flow, call: Call) -> bool:
-    """Padded in front and cut at the end by as many tokens: each token sees an earlier one, so decoding keeps it."""
-    pads = call.get(1, "pad")
-    if call.name not in ("aten.pad", "aten.constant_pad_nd") or not isinstance(pads, tuple):
-        return False
-    axes = flow.seen[call.must(0)].axes
-    pairs = zip(pads[::2], pads[1::2], strict=True)
-    moved = [(flow.atoms.leaves(axis), pair) for axis, pair in zip(reversed(axes), pairs, strict=False) if any(pair)]
-    if moved != [((flow.atoms.tokens,), (1, -1))]:
-        return False
-    flow.add(Kind.SHIFT, call, (axes,), flow.atoms.flat(axes), flops=0)
-    return True
 
 
 def _permutes(flow: Flow, call: Call) -> bool:
