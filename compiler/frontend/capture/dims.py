@@ -209,6 +209,8 @@ def _latent(layer: Layer, names: Names, latent: Latent) -> None:
     names.give(q[-1], "qk_dim")
     names.give(v[-1], "v_dim")
     names.give(flow.seen[latent.norm.outputs[0]].axes[-1], "kv_lora")
+    if latent.k_norm is not None:
+        names.give(flow.seen[latent.k_norm.outputs[0]].axes[-1], "rope")
     lora = extent(flow.seen[latent.norm.outputs[0]].axes[-1])
     rope = extent(flow.seen[latent.down.outputs[0]].axes[-1]) - lora
     nope, value = extent(k[-1]) - rope, extent(v[-1])
