@@ -60,6 +60,7 @@ Door = Annotated[
 ScheduleName = Annotated[
     str, typer.Option("--schedule", metavar="FILE|o0|o1|o3", help="A preset, or a schedule file (text, or .json).")
 ]
+Mtp = Annotated[bool, typer.Option("--mtp", help="Run the model's MTP modules too: one draft a module and step.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Evals = Annotated[int, typer.Option(help="Schedules to evaluate, presets included.")]
 Seed = Annotated[int, typer.Option(help="Seed of the search: equal seeds give equal results.")]
@@ -87,7 +88,7 @@ class _Debug:
 def onboard(
     model: Model, sockets: Sockets = 8, phase: PhaseName = "decode", batch: Batch = 1, context: Context = 4096,
     target: TargetName = "sn40l", weights: Weights = "auto", evals: Evals = 300, seed: Seed = 0, store: Store = STORE,
-    out: Out = "", frontend: Door = "auto", as_json: AsJson = False,
+    out: Out = "", frontend: Door = "auto", mtp: Mtp = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Find a fast schedule for MODEL, say why, write a run folder."""
     from pathlib import Path
@@ -101,7 +102,7 @@ def onboard(
 
     settings = _settings(
         model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights,
-        evals=evals, seed=seed, store=store, out=Path(out) if out else None, frontend=frontend,
+        evals=evals, seed=seed, store=store, out=Path(out) if out else None, frontend=frontend, mtp=mtp,
     )  # fmt: skip
     check_folder(settings.out or Path("runs") / "new")
     try:
@@ -129,14 +130,16 @@ def onboard(
 @app.command()
 def inspect(
     model: Model, phase: PhaseName = "decode", batch: Batch = 1, context: Context = 4096, weights: Weights = "auto",
-    frontend: Door = "auto", as_json: AsJson = False,
+    frontend: Door = "auto", mtp: Mtp = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Show layers, sizes and work of MODEL, and where facts come from."""
     from agent.inspection import inspection
     from agent.report import dumps
     from compiler.frontend import inspect_facts
 
-    settings = _settings(model=model, phase=phase, batch=batch, context=context, weights=weights, frontend=frontend)
+    settings = _settings(
+        model=model, phase=phase, batch=batch, context=context, weights=weights, frontend=frontend, mtp=mtp
+    )
     found, figures, document = inspection(settings)
     if as_json:
         _print(dumps(document))
@@ -167,7 +170,7 @@ def describe(
 def compile_command(
     model: Model, schedule: ScheduleName = "o3", emit: Emit = "", sockets: Sockets = 8, phase: PhaseName = "decode",
     batch: Batch = 1, context: Context = 4096, target: TargetName = "sn40l", weights: Weights = "auto",
-    frontend: Door = "auto", as_json: AsJson = False,
+    frontend: Door = "auto", mtp: Mtp = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compile MODEL: the program, or every reason why not."""
     from agent.report import dumps, workload_json
@@ -178,7 +181,7 @@ def compile_command(
 
     settings = _settings(
         model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights,
-        frontend=frontend,
+        frontend=frontend, mtp=mtp,
     )  # fmt: skip
     found, graph, machine, steps = _scheduled(settings, schedule)
     program = compile_schedule(graph, steps, machine)
@@ -205,7 +208,7 @@ def compile_command(
 def simulate(
     model: Model, schedule: ScheduleName = "o3", sockets: Sockets = 8, phase: PhaseName = "decode", batch: Batch = 1,
     context: Context = 4096, target: TargetName = "sn40l", weights: Weights = "auto", frontend: Door = "auto",
-    as_json: AsJson = False,
+    mtp: Mtp = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compile and simulate one step of MODEL under a schedule."""
     from agent.evaluate import Rejected, evaluate
@@ -214,7 +217,7 @@ def simulate(
 
     settings = _settings(
         model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights,
-        frontend=frontend,
+        frontend=frontend, mtp=mtp,
     )  # fmt: skip
     found, graph, machine, steps = _scheduled(settings, schedule)
     result = evaluate(graph, steps, machine)

@@ -114,18 +114,23 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
             if group > 1:
                 out.append(Shard(kind, "attn.q_proj", "q_group", group))
                 out.append(Shard(kind, "attn.o_proj", "q_group", group))
-    if "heads" in {d.name for op in block.ops if op.name == "attn.scores" for d in op.dims}:
+    scored = {d.name for op in block.ops if op.name == "attn.scores" for d in op.dims}
+    if "groups" in scored:
+        out.extend(_grouped_shards(block, sockets))
+    elif "heads" in scored:
         out.extend(_latent_shards(block, graph, split_latents))
     out.extend(_mixer_shards(block, sockets))
     out.extend(_indexer_shards(block, graph, split_latents))
     for dim in ("ffn", "shared_ffn"):
         if dim in names:
             out.append(Shard(kind, "ffn", dim, sockets, _pad(block, dim, sockets)))
-    if "vocab" in names and kind == "head":
+    if "vocab" in names and "head.lm_head" in block.op:
         out.append(
             Shard(kind, "head.lm_head", "vocab", sockets, _even(block.op["head.lm_head"].size("vocab"), sockets))
         )
-    if kind.startswith("embed") and "embed.gather" in block.op:
+    if "mtp.proj" in block.op:
+        out.append(Shard(kind, "mtp", "mtp_in", sockets, _even(block.op["mtp.proj"].size("mtp_in"), sockets)))
+    if "embed.gather" in block.op:
         out.append(Shard(kind, "embed", "hidden", sockets, _even(block.op["embed.gather"].size("hidden"), sockets)))
     return out
 
@@ -159,6 +164,17 @@ def _indexer_shards(block: Block, graph: Graph, split_latents: bool) -> list[Act
     if split_latents and _splits_latents(block, graph):
         parts.append(("attn.select", *rows))
     return [Shard(block.kind, part, dim, ways) for part, dim, ways in parts if ways > 1]
+
+
+def _grouped_shards(block: Block, sockets: int) -> list[Action]:
+    """Attention over compressed rows by the groups of its output projection, then by heads inside a group; every socket
+    keeps the whole cache, and projects a share of what is compressed."""
+    scores = block.op["attn.scores"]
+    groups = _ways(scores.size("groups"), sockets)
+    parts = [("groups", groups), ("heads", _ways(scores.size("heads"), sockets // groups))]
+    for op in block.ops:
+        parts += [(d.name, _ways(d.size, sockets)) for d in op.dims if d.name.endswith("_series")]
+    return [Shard(block.kind, "attn", dim, ways) for dim, ways in dict(parts).items() if ways > 1]
 
 
 def _latent_shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:

@@ -24,9 +24,10 @@ class Settings(BaseModel):
     seed: int = Field(default=0, ge=0, le=2**63 - 1)
     store: str = "sqlite:///runs/experience.db"
     out: Path | None = None
+    mtp: bool = False
     frontend: Frontend = Frontend.AUTO
     captures: Path | None = Field(default=None, exclude=True)  # where this machine keeps traces: no part of a run
 
     @property
     def workload(self) -> Workload:
-        return Workload(self.phase, self.batch, self.context, self.sockets, self.weights)
+        return Workload(self.phase, self.batch, self.context, self.sockets, self.weights, self.mtp)

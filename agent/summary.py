@@ -115,7 +115,8 @@ def workload_words(graph: Graph, target: Target) -> str:
     sequence = "sequence" if w.batch == 1 else "sequences"
     tokens = f"context {w.context:,}" if w.phase is Phase.DECODE else f"prompt of {w.context:,} tokens"
     stored = f"weights {decimal_bytes(graph.weight_nbytes)} ({w.weights}), cache {decimal_bytes(graph.kv_nbytes)}"
-    return f"{w.phase}, {w.batch:,} {sequence}, {tokens}, {w.sockets} x {target.name}; {stored}"
+    drafts = ", with MTP modules (no draft is counted as a token)" if w.mtp else ""
+    return f"{w.phase}, {w.batch:,} {sequence}, {tokens}, {w.sockets} x {target.name}{drafts}; {stored}"
 
 
 def show_evaluations(out: Console, rows: Sequence[tuple[str, Evaluation]], w: Workload, bound: Bound) -> None:
@@ -254,7 +255,9 @@ def show_inspection(out: Console, model: Model, figures: dict[str, Any], rows: S
     widths = f"; hidden {model.hidden:,}, vocabulary {model.vocab:,}" if model.hidden and model.vocab else ""
     line(out, "sizes", f"{model.params:,} parameters, {model.active_params:,} active{widths}")
     if model.mtp_modules:
-        line(out, "", f"{model.mtp_modules} MTP modules, not counted and not built")
+        some = "MTP module" if model.mtp_modules == 1 else "MTP modules"
+        size = "not described" if model.mtp_params is None else f"{model.mtp_params:,} parameters (--mtp runs them)"
+        line(out, "", f"{model.mtp_modules} {some} beside them: {size}")
     line(
         out,
         "memory",

@@ -5,6 +5,11 @@ every token meets every cached token, as the published kernels' FLOP counters co
 """
 
 from compiler.frontend.builder import BlockBuilder, Weight
+from compiler.frontend.compressed import CompressedAttention
+from compiler.frontend.compressed_ops import add_compressed, compressed_sizes
+from compiler.frontend.core import Sources, add_core
+from compiler.frontend.flops import ALIBI_FLOPS, ROPE_FLOPS, SIGMOID_FLOPS, SOFTCAP_FLOPS, SOFTMAX_FLOPS
+from compiler.frontend.hyper import enter_part, leave_part
 from compiler.frontend.indexer import add_indexer, indexer_sizes, select_latents
 from compiler.frontend.linear import Recurrent
 from compiler.frontend.quant import WeightKind
@@ -12,24 +17,15 @@ from compiler.frontend.recurrent import add_linear, linear_sizes
 from compiler.frontend.spec import Attention, Beside, LatentAttention, Layer, Mixer, QkNorm, Wiring
 from compiler.ir.graph import Op, Pattern, Phase, Role
 
-#: Softmax: maximum, subtract, exponential (counted as 3), add, divide: 7 operations a score.
-SOFTMAX_FLOPS = 7
-#: Rotary embedding: two products and an addition an element.
-ROPE_FLOPS = 3
-#: Soft cap: divide, tanh (counted as 3), multiply.
-SOFTCAP_FLOPS = 5
-#: Bias by distance: a product and an addition a score.
-ALIBI_FLOPS = 2
-#: Sigmoid: negate, exponential, add, divide.
-SIGMOID_FLOPS = 4
 
-
-def mixer_sizes(mixer: Mixer, context: int) -> dict[str, int]:
-    """Sizes of the dimensions of a mixer. `context` is what the cache of this layer holds."""
+def mixer_sizes(mixer: Mixer, context: int, batch: int) -> dict[str, int]:
+    """Sizes of the dimensions of a mixer behind (decode) or over (prefill) `context` tokens of `batch` sequences."""
+    if isinstance(mixer, CompressedAttention):
+        return compressed_sizes(mixer, context, batch)
     if isinstance(mixer, Recurrent):
         return linear_sizes(mixer)
     if isinstance(mixer, Beside):
-        return mixer_sizes(mixer.attention, context) | linear_sizes(mixer.linear)
+        return mixer_sizes(mixer.attention, context, batch) | linear_sizes(mixer.linear)
     sizes = {"context": mixer.cached_tokens(context)}
     if isinstance(mixer, Attention):
         return sizes | {"kv_heads": mixer.kv_heads, "q_group": mixer.q_group, "head_dim": mixer.head_dim}
@@ -45,9 +41,10 @@ def add_mixer(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
 
     It reads `x` (behind `attn.norm`) and ends in `attn.y`, in a parallel layer in `attn.out`.
     """
-    source, part = "x", "mixer" if isinstance(layer.mixer, Recurrent) else "attn"
+    part = "mixer" if isinstance(layer.mixer, Recurrent) else "attn"
+    source = enter_part(b, layer.hyper, part, "x") if layer.hyper else "x"
     if layer.pre_norm:
-        b.norm(f"{part}.norm", "x", "attn.normed", "tokens hidden", layer.norm)
+        b.norm(f"{part}.norm", source, "attn.normed", "tokens hidden", layer.norm)
         source = "attn.normed"
     last = "attn.out"
     if isinstance(layer.mixer, Recurrent):
@@ -66,12 +63,16 @@ def add_mixer(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
         out = _add_gqa(b, layer.mixer, phase, source)
     elif isinstance(layer.mixer, LatentAttention):
         out = _add_mla(b, layer.mixer, phase, source)
+    elif isinstance(layer.mixer, CompressedAttention):
+        out = add_compressed(b, layer.mixer, phase, source)
     else:
         raise TypeError(f"no mixer: {layer.mixer}")
     if layer.post_norm:
         b.norm(f"{part}.post_norm", last, "attn.out_normed", "tokens hidden", layer.norm)
         last = "attn.out_normed"
-    if layer.wiring is Wiring.SERIAL:
+    if layer.hyper:
+        leave_part(b, part, "x", last, "attn.y")
+    elif layer.wiring is Wiring.SERIAL:
         b.pointwise(f"{part}.residual", ("x", last), "attn.y", "tokens hidden")
     return out
 
@@ -84,12 +85,17 @@ def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase, source: str) -> tu
         role = Role.BORROWED if mixer.borrows else Role.KV_CACHE
         b.enter("attn.k_cache", CACHE, role)
         b.enter("attn.v_cache", CACHE, role)
-    made = {"q": QUERY} if mixer.borrows else {"q": QUERY, "k": ROW, "v": ROW}
+    made = {"q": QUERY}
+    if not mixer.borrows:
+        made |= {"k": ROW} if mixer.k_is_v else {"k": ROW, "v": ROW}
     biases = {"q": mixer.q_bias, "gate": mixer.q_bias, "k": mixer.k_bias, "v": mixer.v_bias}
     for name, words in (made | {"gate": QUERY} if mixer.gate else made).items():
         weight = Weight(b.names.module(f"attn.{name}_proj"), biases[name])
         b.project(f"attn.{name}_proj", (source,), f"attn.{name}", f"{words} <- hidden", weight)
-    row = {name: f"attn.{name}" for name in made}
+    row = {name: f"attn.{name}" for name in made} | ({"v": "attn.k"} if mixer.k_is_v else {})
+    if mixer.v_norm and not mixer.borrows:
+        b.norm("attn.v_norm", row["v"], "attn.v_normed", ROW, mixer.v_norm)
+        row["v"] = "attn.v_normed"
     for name in ("q", "k") if mixer.qk_norm is not QkNorm.NONE else ():
         if name in made:
             over = 1 if mixer.qk_norm is QkNorm.HEAD else len(made[name].split()) - 1
@@ -104,7 +110,7 @@ def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase, source: str) -> tu
     if mixer.sinks:
         sinks = (b.weight("w.attn.softmax", "kv_heads q_group", b.names.module("attn.sinks")),)
     softmax = SOFTMAX_FLOPS + SOFTCAP_FLOPS * mixer.softcap + ALIBI_FLOPS * mixer.alibi
-    _core(b, ("kv_heads q_group", "head_dim", "head_dim"), ((row["q"], *keys), values, sinks), softmax)
+    add_core(b, ("kv_heads q_group", "head_dim", "head_dim"), ((row["q"], *keys), values, sinks), softmax)
     mixed = "attn.mixed"
     if mixer.gate:
         b.pointwise("attn.gate_act", ("attn.gate", mixed), "attn.gated", QUERY, SIGMOID_FLOPS + 1)
@@ -112,9 +118,6 @@ def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase, source: str) -> tu
     out_proj = Weight(b.names.module("attn.o_proj"), mixer.o_bias)
     b.project("attn.o_proj", (mixed,), "attn.out", "tokens hidden <- kv_heads q_group head_dim", out_proj)
     return out
-
-
-Sources = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 
 def _append(b: BlockBuilder, row: dict[str, str], phase: Phase) -> Sources:
@@ -127,53 +130,6 @@ def _append(b: BlockBuilder, row: dict[str, str], phase: Phase) -> Sources:
     if decode:
         return ("attn.k_cache", "attn.k_new"), ("attn.v_cache", "attn.v_new"), out
     return ("attn.k_cache",), ("attn.v_cache",), out
-
-
-def _core(
-    b: BlockBuilder,
-    words: tuple[str, str, str],
-    sources: Sources,
-    softmax_flops: int = SOFTMAX_FLOPS,
-) -> None:
-    """Scores, softmax and weighted values.
-
-    words: head dimensions, dimension of a key, dimension of a value. sources: of scores, of values, sinks.
-    """
-    heads, key_dim, value_dim = words
-    keys, values, sinks = sources
-    table = f"tokens {heads} context"
-    scores = Op(
-        "attn.scores",
-        Pattern.CONTRACT,
-        b.dims(f"tokens {heads} {key_dim} context"),
-        keys,
-        ("attn.scores_out",),
-        reduced=(key_dim,),
-        sequential=("context",),
-        flops_per_point=2,
-    )
-    b.emit(scores, table)
-    softmax = Op(
-        "attn.softmax",
-        Pattern.REDUCE,
-        b.dims(table),
-        ("attn.scores_out", *sinks),
-        ("attn.probs",),
-        sequential=("context",),
-        flops_per_point=softmax_flops,
-    )
-    b.emit(softmax, table)
-    mixed = Op(
-        "attn.values",
-        Pattern.CONTRACT,
-        b.dims(f"tokens {heads} {value_dim} context"),
-        ("attn.probs", *values),
-        ("attn.mixed",),
-        reduced=("context",),
-        sequential=("context",),
-        flops_per_point=2,
-    )
-    b.emit(mixed, f"tokens {heads} {value_dim}")
 
 
 def _add_mla(b: BlockBuilder, mixer: LatentAttention, phase: Phase, source: str) -> tuple[str, ...]:
@@ -194,7 +150,7 @@ def _add_mla(b: BlockBuilder, mixer: LatentAttention, phase: Phase, source: str)
         sources = select_latents(b) if phase is Phase.DECODE else sources
     _mla_expand(b, phase, sources, "context" if phase is Phase.DECODE else rows)
     chosen = ("attn.selection",) if mixer.indexer and phase is Phase.PREFILL else ()
-    _core(b, ("heads", "qk_dim", "v_dim"), (("attn.q_nope", "attn.q_pe", "attn.k", *chosen), ("attn.v",), ()))
+    add_core(b, ("heads", "qk_dim", "v_dim"), (("attn.q_nope", "attn.q_pe", "attn.k", *chosen), ("attn.v",), ()))
     out_proj = Weight(b.names.module("attn.o_proj"), mixer.bias)
     b.project("attn.o_proj", ("attn.mixed",), "attn.out", "tokens hidden <- heads v_dim", out_proj)
     return out

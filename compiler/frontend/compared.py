@@ -79,7 +79,7 @@ def _differences(spec: ModelSpec, stored: Stored, folder: Path) -> Iterator[Fact
     mtp = {key for key in known - claimed if _of_mtp(spec, key)}
     extra = sorted(key for key in known - claimed - mtp if not _BESIDE.search(key))
     if mtp:
-        yield Fact("weights.mtp", f"{len(mtp)} tensors", stored.source, "of the MTP modules: not built")
+        yield Fact("weights.mtp", f"{len(mtp)} tensors", stored.source, "of the MTP modules")
     yield from _fact("weights.missing", missing, stored, "the config has them, the files have not", Status.UNKNOWN)
     yield from _fact("weights.extra", extra, stored, "the files have them, the config has not", Status.UNKNOWN)
     yield from _fact("weights.types", types, stored, "the files decide", Status.READ)

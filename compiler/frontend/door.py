@@ -11,12 +11,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from compiler.errors import InputError
 from compiler.frontend.alias import NESTED
 from compiler.frontend.build import build
 from compiler.frontend.capture.ir import START_TOKENS, Captured
 from compiler.frontend.capture.place import find_place
 from compiler.frontend.families import described, has_reader, load_model
-from compiler.frontend.parts import EDGES
+from compiler.frontend.mtp import mtp_params
+from compiler.frontend.parts import is_edge
 from compiler.frontend.python_file import python_place, run_function
 from compiler.frontend.read import in_transformers, read_object
 from compiler.frontend.spec import CACHE_ELEMENT_NBYTES, Fact, ModelSpec, Status
@@ -53,6 +55,8 @@ class Model:
         """InputError where the storage asked for, or an operator of the trace, is not supported."""
         if isinstance(self.described, ModelSpec):
             return build(self.described, workload)
+        if workload.mtp:
+            raise InputError("--mtp", f"the class of {self.name} has no MTP modules", "--frontend spec, or no --mtp")
         from compiler.frontend.capture.lower import lower
 
         return lower(self.described, workload)
@@ -103,7 +107,7 @@ class Model:
         """The block kind of each layer."""
         if isinstance(self.described, ModelSpec):
             return self.described.kinds
-        return tuple(kind for kind in self._one.sequence if kind not in EDGES)
+        return tuple(kind for kind in self._one.sequence if not is_edge(kind))
 
     @cached_property
     def hidden(self) -> int | None:
@@ -125,6 +129,11 @@ class Model:
     def mtp_modules(self) -> int:
         """MTP modules beside the layers; a trace never has any."""
         return self.described.mtp_modules if isinstance(self.described, ModelSpec) else 0
+
+    @property
+    def mtp_params(self) -> int | None:
+        """Parameters of the MTP modules, which `params` leaves out; None where a module is not described."""
+        return mtp_params(self.described) if isinstance(self.described, ModelSpec) else 0
 
     @cached_property
     def _one(self) -> Graph:
@@ -215,6 +224,8 @@ def model_summary(model: Model) -> dict[str, Any]:
         "frontend": str(model.door),
         "params": model.params,
         "active_params": model.active_params,
+        "mtp_modules": model.mtp_modules,
+        "mtp_params": model.mtp_params,
         "kv_bytes_per_token": model.kv_bytes_per_token,
         "state_bytes": model.state_bytes,
         "layers": layers,

@@ -196,6 +196,11 @@ class Facts:
     def _unknown(self, key: str, value: object, label: str) -> None:
         self._facts[f"key {key}"] = Fact(key, storable(value), label, "no rule here reads this key", Status.UNKNOWN)
 
+    def value(self, fact: str) -> FactValue:
+        """The value of a fact recorded so far, None where there is none."""
+        found = self._facts.get(fact)
+        return found.value if found else None
+
     def all(self) -> tuple[Fact, ...]:
         return tuple(self._facts.values())
 

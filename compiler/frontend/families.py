@@ -106,7 +106,8 @@ def read_spec(source: Source) -> ModelSpec:
         vocab=vocab,
         tied=tied,
         layers=tuple(
-            Layer(mixer, ffn, shell.norm, shell.pre_norm, shell.post_norm, shell.wiring) for mixer, ffn in parts
+            Layer(mixer, ffn, shell.norm, shell.pre_norm, shell.post_norm, shell.wiring, shell.hyper, shell.per_layer)
+            for mixer, ffn in parts
         ),
         mtp_modules=mtp_modules,
         dtype=dtype,
@@ -225,6 +226,7 @@ def _check_rope(facts: Facts, fact: str, table: dict[str, object], at: str = "")
         elif key in ("factor", "rope_theta", "partial_rotary_factor") and value is not None:
             if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e30:
                 raise facts.error(fact, f"is {describe(value)}", "a positive number", place)
-            if key == "partial_rotary_factor" and value != 1 and (fact, at) != ("rope_parameters", ""):
+            known = (1, facts.value("rotary_share"))
+            if key == "partial_rotary_factor" and value not in known and (fact, at) != ("rope_parameters", ""):
                 what = f"is {value:g}: partial rotation stated here is not modelled"
                 raise facts.error(fact, what, "1, or rope_parameters.partial_rotary_factor", place)

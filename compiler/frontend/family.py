@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from compiler.frontend.compressed import HyperConnections
 from compiler.frontend.facts import Facts
 from compiler.frontend.layouts import FALCON, FALCON_NORMS, LLAMA
 from compiler.frontend.names import Names
+from compiler.frontend.parts import PerLayer
 from compiler.frontend.spec import RMS, Ffn, Mixer, Norm, Wiring
 
 
@@ -22,6 +24,8 @@ class Shell:
     positions: int = 0
     embed_norm: Norm | None = None
     softcap: bool = False
+    hyper: HyperConnections | None = None
+    per_layer: PerLayer | None = None
 
 
 #: A change of the shell by what a config says.

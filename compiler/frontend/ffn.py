@@ -1,17 +1,16 @@
 """The ops of a feed-forward part: from `attn.y` to the block output `y`, with the residual connection."""
 
+from dataclasses import replace
+
 from compiler.frontend.builder import BlockBuilder, Weight
+from compiler.frontend.flops import ACTIVATION_FLOPS, GATE_FLOPS, SIGMOID_FLOPS, TOPK_FLOPS
+from compiler.frontend.hyper import enter_part, leave_part
+from compiler.frontend.parts import Norm
+from compiler.frontend.per_layer import add_per_layer
 from compiler.frontend.quant import WeightKind
 from compiler.frontend.spec import Dense, Ffn, Layer, MoE, Wiring
-from compiler.ir.graph import Op, Pattern, Routing
-
-#: An activation is counted as 8 operations (silu: negate, exponential, add, divide, multiply); its gate as 1 more.
-ACTIVATION_FLOPS = 8
-GATE_FLOPS = 1
-#: Sigmoid of a gate: negate, exponential, add, divide.
-SIGMOID_FLOPS = 4
-#: Top-k: comparisons and moves a score.
-TOPK_FLOPS = 4
+from compiler.ir.dtype import DType
+from compiler.ir.graph import Op, Pattern, Role, Routing
 
 
 def ffn_sizes(ffn: Ffn) -> dict[str, int]:
@@ -31,24 +30,30 @@ def add_ffn(b: BlockBuilder, layer: Layer) -> None:
     """
     serial = layer.wiring is Wiring.SERIAL
     x = "attn.y" if serial and layer.mixer else "x"
-    source = x
+    source = enter_part(b, layer.hyper, "ffn", x) if layer.hyper else x
     if layer.pre_norm and layer.wiring is Wiring.PARALLEL:
         source = "attn.normed"
     elif layer.pre_norm:
-        b.norm("ffn.norm", x, "ffn.normed", "tokens hidden", layer.norm)
+        b.norm("ffn.norm", source, "ffn.normed", "tokens hidden", layer.norm)
         source = "ffn.normed"
     if isinstance(layer.ffn, Dense):
         _swiglu(b, "ffn.", "ffn", source, layer.ffn)
         out = "ffn.out"
     elif isinstance(layer.ffn, MoE):
-        out = _add_moe(b, layer.ffn, source)
+        out = _add_moe(b, layer.ffn, (source, x), layer.norm)
     else:
         raise TypeError(f"no feed-forward part: {layer.ffn}")
     if layer.post_norm:
         b.norm("ffn.post_norm", out, "ffn.out_normed", "tokens hidden", layer.norm)
         out = "ffn.out_normed"
+    if layer.hyper:
+        leave_part(b, "ffn", x, out, "y")
+        return
     mixed = ("attn.out_normed" if layer.post_norm else "attn.out",) if layer.mixer and not serial else ()
-    b.pointwise("ffn.residual", (x, *mixed, out), "y", "tokens hidden", 1 + len(mixed))
+    last = "ffn.y" if layer.per_layer else "y"
+    b.pointwise("ffn.residual", (x, *mixed, out), last, "tokens hidden", 1 + len(mixed))
+    if layer.per_layer:
+        add_per_layer(b, last, "y")
 
 
 def _swiglu(
@@ -71,25 +76,23 @@ def _swiglu(
     b.project(f"{name}down_proj", (f"{name}mid",), f"{name}out", f"tokens hidden <- {width}", weight("down_proj"))
 
 
-def _add_moe(b: BlockBuilder, moe: MoE, source: str) -> str:
-    """The shared expert first (it does not wait for the routes), then the routed ones; returns the output tensor."""
+def _add_moe(b: BlockBuilder, moe: MoE, sources: tuple[str, str], norm: Norm) -> str:
+    """The shared expert first (it does not wait for the routes), then the routed ones; returns the output tensor.
+
+    sources: the normalised input, and the residual, which the routed part reads (behind `norm`) where it is apart.
+    """
+    source, x = sources
     if moe.shared_width:
         parts = zip(("gate_proj", "up_proj", "down_proj"), moe.names.shared_parts, strict=True)
         modules = {part: f"{b.names.layer}{moe.names.shared}.{name}" for part, name in parts}
         _swiglu(b, "ffn.shared_", "shared_ffn", source, Dense(moe.shared_width, moe.gated, moe.shared_bias), modules)
+    scored = source
+    if moe.apart:
+        b.norm("ffn.shared_norm", "ffn.shared_out", "ffn.shared_normed", "tokens hidden", norm)
+        scored, source = _apart(b, x, norm)
     router = Weight(b.names.layer + moe.names.router, moe.router_bias, WeightKind.PLAIN)
-    b.project("ffn.router", (source,), "ffn.router_out", "tokens experts <- hidden", router)
-    added = (b.weight("w.ffn.topk", "experts", b.names.layer + moe.names.correction),) if moe.correction else ()
-    topk = Op(
-        "ffn.topk",
-        Pattern.SORT,
-        b.dims("tokens experts"),
-        ("ffn.router_out", *added),
-        ("ffn.routes",),
-        sequential=("experts",),
-        flops_per_point=TOPK_FLOPS,
-    )
-    b.emit(topk, "tokens slots")
+    b.project("ffn.router", (scored,), "ffn.router_out", "tokens experts <- hidden", router)
+    _choose(b, moe)
     rows = "moe_latent" if moe.latent else "hidden"
     if moe.latent:
         down = Weight(b.names.layer + moe.names.latent_down, moe.latent_bias)
@@ -111,10 +114,46 @@ def _add_moe(b: BlockBuilder, moe: MoE, source: str) -> str:
         b.project("ffn.latent_up", ("ffn.combined",), "ffn.out", "tokens hidden <- moe_latent", up)
     if not moe.shared_width:
         return "ffn.out"
+    if moe.apart:
+        b.norm("ffn.experts_post_norm", "ffn.out", "ffn.routed_normed", "tokens hidden", norm)
+        b.pointwise("ffn.add_shared", ("ffn.routed_normed", "ffn.shared_normed"), "ffn.sum", "tokens hidden")
+        return "ffn.sum"
     both = ("ffn.out", _scaled(b, moe, source) if moe.shared_gate else "ffn.shared_out")
     add = Op("ffn.add_shared", Pattern.MAP, b.dims("tokens hidden"), both, ("ffn.sum",), linear=True)
     b.emit(add, "tokens hidden")
     return "ffn.sum"
+
+
+def _apart(b: BlockBuilder, x: str, norm: Norm) -> tuple[str, str]:
+    """What the router reads, and what the experts read: both out of the residual."""
+    b.norm("ffn.router_norm", x, "ffn.router_normed", "tokens hidden", replace(norm, scale=False, bias=False))
+    scale = b.weight("w.ffn.router_scale", "hidden", b.names.module("ffn.router_scale"))
+    b.pointwise("ffn.router_scale", ("ffn.router_normed", scale), "ffn.router_in", "tokens hidden", flops=2)
+    b.norm("ffn.experts_norm", x, "ffn.experts_in", "tokens hidden", norm)
+    return "ffn.router_in", "ffn.experts_in"
+
+
+def _choose(b: BlockBuilder, moe: MoE) -> None:
+    """The experts of each token and their gates: the best by the router's scores, or those of the token's id (the table
+    of ids is no parameter; an entry for each choice is read).
+    """
+    if moe.hashed:
+        ids = b.enter("ids", "tokens", Role.INPUT, DType.INT32)
+        points, inputs = b.dims("tokens slots"), (ids, "ffn.router_out")
+        b.emit(Op("ffn.hash", Pattern.GATHER, points, inputs, ("ffn.routes",), flops_per_point=0), "tokens slots")
+        return
+    name = b.names.module("ffn.expert_scale") if moe.apart else b.names.layer + moe.names.correction
+    added = (b.weight("w.ffn.topk", "experts", name),) if moe.correction or moe.apart else ()
+    topk = Op(
+        "ffn.topk",
+        Pattern.SORT,
+        b.dims("tokens experts"),
+        ("ffn.router_out", *added),
+        ("ffn.routes",),
+        sequential=("experts",),
+        flops_per_point=TOPK_FLOPS,
+    )
+    b.emit(topk, "tokens slots")
 
 
 def _scaled(b: BlockBuilder, moe: MoE, source: str) -> str:

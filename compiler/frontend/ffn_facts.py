@@ -263,7 +263,7 @@ def _scoring(facts: Facts, usual: Scoring, experts: int, top_k: int) -> Scoring:
         what = f"leaves {chosen * (experts // groups)} experts to choose {top_k} from"
         raise facts.error("top_groups", what, "more groups, or fewer experts a token")
     return Scoring(
-        function=facts.word("scoring", ("softmax", "sigmoid"), usual.function),
+        function=facts.word("scoring", tuple(dict.fromkeys(("softmax", "sigmoid", usual.function))), usual.function),
         groups=groups,
         top_groups=chosen,
         normalise=facts.flag("normalise", usual.normalise),

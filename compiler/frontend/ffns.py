@@ -67,7 +67,10 @@ class ExpertNames:
 class MoE:
     """Routed experts (`top_k` of `experts` a token) and, where `shared_width` is not 0, a shared one of that width.
 
-    correction: a parameter an expert is added to the scores when experts are chosen.
+    correction: a parameter an expert is added to the scores when experts are chosen. hashed: a token's experts are
+    those of its id in a fixed table, and the router gives their gates only. apart: the experts and the shared one have
+    norms of their own before and behind them, and the router reads the residual, with a scale an element and one an
+    expert (Gemma 4).
     gated: experts have gate and up projections, else an up projection only. shared_gate: the shared expert's output is
     multiplied by a sigmoid of the token. latent: the routed experts work on a projection of that width, 0 for none;
     latent_bias is that of the projections down to it and up again.
@@ -80,6 +83,8 @@ class MoE:
     bias: bool = False
     router_bias: bool = False
     correction: bool = False
+    hashed: bool = False
+    apart: bool = False
     gated: bool = True
     shared_gate: bool = False
     latent: int = 0
@@ -92,6 +97,10 @@ class MoE:
         positive("MoE", self.experts, self.top_k, self.width, self.shared_width + 1, self.latent + 1)
         if self.shared_gate and not self.shared_width:
             raise ValueError("MoE: a gate of the shared expert, and no shared expert")
+        if self.hashed and self.correction:
+            raise ValueError("MoE: a correction of scores that choose nothing")
+        if self.apart and not (self.shared_width and self.gated):
+            raise ValueError("MoE: apart from a shared expert that is not there")
         if self.top_k > self.experts:
             raise ValueError(f"MoE: top-{self.top_k} of {self.experts} experts")
 
@@ -112,6 +121,7 @@ class MoE:
         router = self.experts * (hidden + self.router_bias + self.correction)
         latent = self.latent * (2 * hidden + self.latent_bias) + hidden * self.latent_bias if self.latent else 0
         shared = Dense(self.shared_width, self.gated, self.shared_bias).params(hidden) if self.shared_width else 0
+        router += (4 * hidden + self.experts) * self.apart
         return experts * expert + router + latent + shared + hidden * self.shared_gate
 
 

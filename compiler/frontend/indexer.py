@@ -5,15 +5,11 @@ they are gathered, in prefill the expanded keys are addressed by every token on 
 """
 
 from compiler.frontend.builder import BlockBuilder, Weight
+from compiler.frontend.flops import INDEX_SCORE_FLOPS, ROPE_FLOPS, TOPK_FLOPS
 from compiler.frontend.parts import LAYER_NORM
 from compiler.frontend.quant import WeightKind
 from compiler.frontend.sparse import SparseIndexer
 from compiler.ir.graph import Op, Pattern, Phase, Role
-
-#: Rotation, as in `attention`; comparisons and moves a score, as in `ffn`.
-ROPE_FLOPS, TOPK_FLOPS = 3, 4
-#: Of a score of a head: its rectifier, and its share in the weighted sum of the heads.
-SCORE_FLOPS = 3
 
 _CACHE = "batch cached index_dim"
 
@@ -33,13 +29,24 @@ def add_indexer(b: BlockBuilder, indexer: SparseIndexer, phase: Phase, source: s
 
     It reads `source`, the query latent `attn.q_a_normed` and, in decode, the keys of the cached tokens.
     """
-    query, key = "tokens index_heads index_dim", "tokens index_dim"
-    keys, out = _keys(b, phase, source, key)
+    keys, out = _keys(b, phase, source, "tokens index_dim")
+    index_queries(b, source)
+    choose(b, keys, "context")
+    return out
+
+
+def index_queries(b: BlockBuilder, source: str) -> None:
+    """Queries out of `attn.q_a_normed`, rotated, and the weight of each head out of `source`."""
+    query = "tokens index_heads index_dim"
     up = Weight(b.names.module("attn.index_q_proj"))
     b.project("attn.index_q_proj", ("attn.q_a_normed",), "attn.index_q", f"{query} <- q_lora", up)
     b.pointwise("attn.index_q_rope", ("attn.index_q",), "attn.index_q_rot", query, ROPE_FLOPS)
     head = Weight(b.names.module("attn.index_weights_proj"), kind=WeightKind.PLAIN)
     b.project("attn.index_weights_proj", (source,), "attn.index_weights", "tokens index_heads <- hidden", head)
+
+
+def choose(b: BlockBuilder, keys: tuple[str, ...], chosen: str) -> tuple[str, ...]:
+    """Score all `keys` and give `attn.selection`, the best `chosen` of them for each token."""
     scores = Op(
         "attn.index_scores",
         Pattern.CONTRACT,
@@ -47,7 +54,7 @@ def add_indexer(b: BlockBuilder, indexer: SparseIndexer, phase: Phase, source: s
         ("attn.index_q_rot", "attn.index_weights", *keys),
         ("attn.index_out",),
         reduced=("index_heads",),
-        flops_per_point=2 * indexer.dim + SCORE_FLOPS,
+        flops_per_point=2 * b.sizes["index_dim"] + INDEX_SCORE_FLOPS,
     )
     b.emit(scores, "tokens cached")
     topk = Op(
@@ -59,8 +66,8 @@ def add_indexer(b: BlockBuilder, indexer: SparseIndexer, phase: Phase, source: s
         sequential=("cached",),
         flops_per_point=TOPK_FLOPS,
     )
-    b.emit(topk, "tokens context")
-    return out
+    b.emit(topk, f"tokens {chosen}")
+    return ("attn.selection",)
 
 
 def _keys(b: BlockBuilder, phase: Phase, source: str, words: str) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -173,3 +173,47 @@ LLAMA4_EXPERTS: Final = ExpertNames(
     weight="",
 )
 HUNYUAN_EXPERTS: Final = ExpertNames(router="mlp.gate.wg", shared="mlp.shared_mlp")
+#: DeepSeek-V4 names its parts as its own inference code does.
+DEEPSEEK_V4: Final = Names(
+    "layers.{layer}.",
+    (
+        ("attn.norm", "attn_norm"),
+        ("ffn.norm", "ffn_norm"),
+        ("attn.q_a_proj", "attn.wq_a"),
+        ("attn.q_a_norm", "attn.q_norm"),
+        ("attn.q_b_proj", "attn.wq_b"),
+        ("attn.kv_proj", "attn.wkv"),
+        ("attn.kv_norm", "attn.kv_norm"),
+        ("attn.o_a_proj", "attn.wo_a"),
+        ("attn.o_proj", "attn.wo_b"),
+        ("attn.sinks", "attn.attn_sink"),
+        *(
+            (f"attn.{role}_{name}", f"attn.{module}.{own}")
+            for role, module in (("comp", "compressor"), ("index", "indexer.compressor"))
+            for name, own in (("kv_proj", "wkv"), ("gate_proj", "wgate"), ("bias", "ape"), ("norm", "norm"))
+        ),
+        ("attn.index_q_proj", "attn.indexer.wq_b"),
+        ("attn.index_weights_proj", "attn.indexer.weights_proj"),
+        *((f"{part}.hc_{name}", f"hc_{part}_{name}") for part in ("attn", "ffn") for name in ("fn", "base", "scale")),
+        *((f"head.hc_{name}", f"hc_head_{name}") for name in ("fn", "base", "scale")),
+        ("embed", "embed"),
+        ("head.norm", "norm"),
+        ("head.lm_head", "head"),
+    ),
+)
+GEMMA4_EXPERTS: Final = ExpertNames(
+    router="router.proj",
+    gate="experts.gate_up_proj",
+    up="experts.gate_up_proj",
+    down="experts.down_proj",
+    shared="mlp",
+    weight="",
+)
+V4_EXPERTS: Final = ExpertNames(
+    router="ffn.gate",
+    gate="ffn.experts.{expert}.w1",
+    up="ffn.experts.{expert}.w3",
+    down="ffn.experts.{expert}.w2",
+    shared="ffn.shared_experts",
+    shared_parts=("w1", "w3", "w2"),
+)

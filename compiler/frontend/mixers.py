@@ -7,6 +7,7 @@ Sizes are whole-model element counts. Every mixer has `label`, `params(hidden)`,
 from dataclasses import dataclass
 from enum import StrEnum
 
+from compiler.frontend.compressed import CompressedAttention
 from compiler.frontend.linear import LinearMixer
 from compiler.frontend.parts import RMS, Norm, positive
 from compiler.frontend.sparse import SparseIndexer
@@ -27,7 +28,8 @@ class Attention:
     window: over the last tokens only; chunk: over the tokens of the same chunk. rotary: elements of a head that are
     rotated, None for all, 0 for none. gate: the output is multiplied by a sigmoid, whose projection is as large as q's.
     softcap: scores go through a tanh. alibi: a bias by distance is added to them. borrows: keys and values are those of
-    an earlier layer, and not projected here.
+    an earlier layer, and not projected here. v_norm: of values, a head at a time. k_is_v: values are the projected keys
+    (before their norm and rotation).
     """
 
     kv_heads: int
@@ -38,6 +40,8 @@ class Attention:
     sinks: bool = False
     qk_norm: QkNorm = QkNorm.NONE
     qk_norm_kind: Norm = RMS
+    v_norm: Norm | None = None
+    k_is_v: bool = False
     rotary: int | None = None
     gate: bool = False
     softcap: bool = False
@@ -63,6 +67,11 @@ class Attention:
         """Cache elements a token of one layer: a key and a value for each kv head; none where they are borrowed."""
         return 0 if self.borrows else 2 * self.kv_heads * self.head_dim
 
+    def lends(self, other: "Attention") -> bool:
+        """Whether the cache of this layer is one that `other` can read."""
+        sizes = ("kv_heads", "head_dim", "window", "chunk")
+        return not self.borrows and all(getattr(self, name) == getattr(other, name) for name in sizes)
+
     def cached_tokens(self, context: int) -> int:
         """Tokens of a sequence of `context` that the cache of one layer holds."""
         return min(n for n in (self.window, self.chunk, context) if n is not None)
@@ -70,7 +79,11 @@ class Attention:
     def params(self, hidden: int) -> int:
         q, kv = self.kv_heads * self.q_group * self.head_dim, self.kv_heads * self.head_dim
         queries = (1 + self.gate) * q * (hidden + self.q_bias)
-        keys = 0 if self.borrows else kv * (2 * hidden + self.k_bias + self.v_bias)
+        keys = kv * (hidden + self.k_bias) + (0 if self.k_is_v else kv * (hidden + self.v_bias))
+        if self.borrows:
+            keys = 0
+        elif self.v_norm:
+            keys += self.v_norm.params(self.head_dim)
         return (
             queries + keys + hidden * (q + self.o_bias) + self._norms(q, kv) + self.kv_heads * self.q_group * self.sinks
         )
@@ -161,4 +174,4 @@ class Beside:
         return self.attention.params(hidden) + self.linear.params(hidden)
 
 
-Mixer = Attention | LatentAttention | LinearMixer | Beside
+Mixer = Attention | LatentAttention | CompressedAttention | LinearMixer | Beside

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from compiler.frontend import ffn_facts, layouts, mixer_facts, spans
+from compiler.frontend import ffn_facts, layouts, mixer_facts, spans, v4_facts
 from compiler.frontend.family import Family, Shell, bias_everywhere, clipped, head_bias, scaled
 from compiler.frontend.ffn_facts import Routed
 from compiler.frontend.mixer_facts import NEEDED, QKV_STATED, STATED, Bias, Dim, Heads, Kv, QkRule, Rotary
@@ -41,6 +41,14 @@ EXPERTS: Final[dict[str, Family]] = {
     "deepseek_v2": Family("DeepseekV2ForCausalLM", "DeepseekV2Config", mixer_facts.latent, ffn_facts.deepseek_v2),
     "deepseek_v3": Family("DeepseekV3ForCausalLM", "DeepseekV3Config", mixer_facts.latent, ffn_facts.deepseek_v3),
     "kimi_k2": Family("DeepseekV3ForCausalLM", "", mixer_facts.latent, ffn_facts.deepseek_v3),
+    "deepseek_v4": Family(
+        "DeepseekV4ForCausalLM",
+        "DeepseekV4Config",
+        v4_facts.mixers,
+        v4_facts.ffns,
+        Shell(names=layouts.DEEPSEEK_V4),
+        (v4_facts.streams,),
+    ),
     "gpt_oss": Family(
         "GptOssForCausalLM",
         "GptOssConfig",

@@ -1,6 +1,6 @@
 """Checkpoint names: the module of each role. What a family does not say is as in llama and DeepSeek."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: Role of an op or weight -> its module below the layer.
 LAYER = {
@@ -20,6 +20,18 @@ LAYER = {
     "attn.kv_a_proj": "self_attn.kv_a_proj_with_mqa",
     "attn.kv_a_norm": "self_attn.kv_a_layernorm",
     "attn.kv_b_proj": "self_attn.kv_b_proj",
+    "attn.kv_proj": "self_attn.kv_proj",
+    "attn.kv_norm": "self_attn.kv_norm",
+    "attn.o_a_proj": "self_attn.o_a_proj",
+    "attn.comp_kv_proj": "self_attn.compressor.kv_proj",
+    "attn.comp_gate_proj": "self_attn.compressor.gate_proj",
+    "attn.comp_bias": "self_attn.compressor.position_bias",
+    "attn.comp_norm": "self_attn.compressor.kv_norm",
+    "attn.index_kv_proj": "self_attn.indexer.kv_proj",
+    "attn.index_gate_proj": "self_attn.indexer.gate_proj",
+    "attn.index_bias": "self_attn.indexer.position_bias",
+    "attn.index_norm": "self_attn.indexer.kv_norm",
+    **{f"{part}.hc_{name}": f"{part}_hc.{name}" for part in ("attn", "ffn") for name in ("fn", "base", "scale")},
     "attn.index_q_proj": "self_attn.indexer.wq_b",
     "attn.index_k_proj": "self_attn.indexer.wk",
     "attn.index_k_norm": "self_attn.indexer.k_norm",
@@ -44,16 +56,32 @@ LAYER = {
     "mixer.out_proj": "mixer.out_proj",
     "ffn.norm": "post_attention_layernorm",
     "ffn.post_norm": "post_feedforward_layernorm",
+    "ffn.shared_norm": "post_feedforward_layernorm_1",
+    "ffn.experts_norm": "pre_feedforward_layernorm_2",
+    "ffn.experts_post_norm": "post_feedforward_layernorm_2",
+    "ffn.router_scale": "router.scale",
+    "ffn.expert_scale": "router.per_expert_scale",
+    "ple.gate_proj": "per_layer_input_gate",
+    "ple.proj": "per_layer_projection",
+    "ple.norm": "post_per_layer_input_norm",
     "ffn.gate_proj": "mlp.gate_proj",
     "ffn.up_proj": "mlp.up_proj",
     "ffn.down_proj": "mlp.down_proj",
+    "mtp.embed_norm": "enorm",
+    "mtp.hidden_norm": "hnorm",
+    "mtp.proj": "eh_proj",
+    "mtp.norm": "shared_head.norm",
 }
 #: Role -> module, from the top.
 MODEL = {
     "embed": "model.embed_tokens",
     "embed.positions": "model.embed_positions",
     "embed.norm": "model.embed_norm",
+    "embed.per_layer": "model.embed_tokens_per_layer",
+    "embed.per_layer_proj": "model.per_layer_model_projection",
+    "embed.per_layer_norm": "model.per_layer_projection_norm",
     "head.norm": "model.norm",
+    **{f"head.hc_{name}": f"model.hc_head.hc_{name}" for name in ("fn", "base", "scale")},
     "head.lm_head": "lm_head",
 }
 
@@ -77,6 +105,11 @@ class Names:
         if role in MODEL:
             return own or MODEL[role]
         return self.layer + (own or LAYER[role])
+
+    def of_mtp(self, layer: int) -> "Names":
+        """The names of an MTP module, which is the layer of that number and has a norm before the head in it."""
+        own = replace(self, layer=self.layer.replace("{layer}", str(layer)))
+        return replace(own, modules=(*self.modules, ("head.norm", own.module("mtp.norm"))))
 
 
 LLAMA = Names()

@@ -14,7 +14,7 @@ from typing import Any
 
 from compiler.errors import InputError
 from compiler.frontend.capture.ir import START_TOKENS, TRACED_TOKENS
-from compiler.frontend.parts import EDGES
+from compiler.frontend.parts import is_edge
 from compiler.ir.graph import Block, Graph, Op, Pattern, Phase, Workload
 
 Make = Callable[[Workload], Graph]
@@ -102,7 +102,7 @@ def _watched(opened: Any, watch: Callable[[], Any]) -> Any:
     from compiler.frontend.capture.trace import runnable
 
     both = getattr(opened.config, "is_encoder_decoder", False)
-    module, args, kwargs = runnable(opened, TRACED_TOKENS, START_TOKENS if both else TRACED_TOKENS)
+    module, args, kwargs = runnable(opened, TRACED_TOKENS, START_TOKENS if both else TRACED_TOKENS, False)
     seen = watch()
     try:
         with patched(opened.module), opened.mode, torch.no_grad(), seen:
@@ -127,11 +127,11 @@ def named_elements(graph: Graph) -> Counter[str]:
         for t in own:
             out[t.key.replace("{layer}", str(number))] += t.elements
         stored.update(t.key for t in own)
-        number += kind not in EDGES
+        number += not is_edge(kind)
     return out
 
 
-_LAYER = re.compile(r"\.(?:layers|h|blocks|block|layer)\.(\d+)\.")
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks|block|layer)\.(\d+)\.")
 
 
 def _by_layer(ours: Counter[str], theirs: Counter[str]) -> list[str]:
@@ -150,13 +150,13 @@ def _by_layer(ours: Counter[str], theirs: Counter[str]) -> list[str]:
 
 
 #: Ops whose FLOPs the class does not do as matrix products.
-_NOT_PRODUCTS = ("ffn.combine", "ffn.shared_scale")
+_NOT_PRODUCTS = ("ffn.combine", "ffn.shared_scale", "attn.hc_collapse", "ffn.hc_collapse", "head.hc_collapse")
 
 
 def _flops(make: Make, opened: Any) -> Check:
     graph = make(_workload())
     ours = sum(
-        _products(op) * graph.repeats[block.kind] * (_repeats(block, op, opened) if block.kind == "head" else 1)
+        _products(op, block) * graph.repeats[block.kind] * (_repeats(block, op, opened) if block.kind == "head" else 1)
         for block in graph.blocks
         for op in block.ops
         if op.pattern is Pattern.CONTRACT and op.name not in _NOT_PRODUCTS
@@ -179,9 +179,14 @@ def _repeats(head: Block, op: Op, opened: Any) -> int:
     return 1 if asked and op.name == "head.lm_head" else every
 
 
-def _products(op: Op) -> int:
-    """Operations of an op that are products; the scores of an indexer are also rectified."""
-    return op.flops - op.points if op.name == "attn.index_scores" else op.flops
+def _products(op: Op, block: Block) -> int:
+    """Operations of an op that the class does as products.
+
+    Scores of an indexer are also rectified; on compressed rows they are then weighed and added, elsewhere that is a
+    product too.
+    """
+    rectified = op.points * (3 if "attn.index_compress" in block.op else 1)
+    return op.flops - (rectified if op.name == "attn.index_scores" else 0)
 
 
 def class_flops(opened: Any) -> int:
@@ -238,7 +243,7 @@ def _cache(make: Make, opened: Any) -> Check:
         return Check(Level.CACHE, 0, 0, "an encoder caches nothing")
     graph = make(_workload(Phase.DECODE))
     ours = sum(t.elements * graph.repeats[b.kind] for b in graph.blocks for t in b.stored)
-    theirs, note = class_cache(opened)
+    theirs, note = class_cache(opened, any("attn.kv_cache" in block.tensor for block in graph.blocks))
     return Check(Level.CACHE, ours, theirs, note)
 
 
@@ -247,8 +252,11 @@ def _decodes(make: Make) -> bool:
     return any(block.stored for block in make(_workload()).blocks)
 
 
-def class_cache(opened: Any) -> tuple[int, str]:
-    """(elements in the class's own cache after TRACED_TOKENS tokens, what was translated)."""
+def class_cache(opened: Any, one_row: bool = False) -> tuple[int, str]:
+    """(elements in the class's own cache after TRACED_TOKENS tokens, what was translated).
+
+    one_row: keys and values are the same rows, cached once.
+    """
     import torch
 
     from compiler.frontend.capture.example import example
@@ -272,6 +280,9 @@ def class_cache(opened: Any) -> tuple[int, str]:
     sides = [side for side in both if side is not None] or [cache]
     layers = [vars(layer) for side in sides for layer in side.layers]
     notes = []
+    if one_row:
+        layers = [{name: value for name, value in layer.items() if name != "values"} for layer in layers]
+        notes.append("a row that is key and value is counted once; an open block of a compressor as full")
     if latent:
         notes.append("the class keeps keys and values of all heads; counted as latents")
     if any(_copies(config, tensor) > 1 for layer in layers for tensor in _tensors(layer.get("keys"))):
@@ -294,7 +305,9 @@ def _held(layer: dict[str, Any], latent: int, config: Any) -> int:
     total = 0
     for name, value in layer.items():
         for tensor in _tensors(value):
-            if name == "conv_states":
+            if name.startswith("buffer_"):  # tokens of an open block, up to one less than fill it
+                total += tensor.numel() // max(1, tensor.shape[1]) * (layer["compress_rate"] - 1)
+            elif name == "conv_states":
                 total += tensor.numel() // tensor.shape[-1] * (tensor.shape[-1] - 1)
             elif not (latent and name in ("keys", "values")):
                 total += tensor.numel() // (_copies(config, tensor) if name in ("keys", "values") else 1)

@@ -5,6 +5,8 @@ from enum import StrEnum
 
 #: Kinds of blocks that are no layers.
 EDGES = ("embed", "embed_decoder", "head", "sample")
+#: How those of MTP modules begin.
+MTP = "mtp_"
 
 
 class NormKind(StrEnum):
@@ -35,6 +37,30 @@ class Norm:
 
 RMS = Norm()
 LAYER_NORM = Norm(NormKind.LAYER, bias=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PerLayer:
+    """A narrow embedding of its own for every layer: `width` elements out of a table of `vocab` rows."""
+
+    width: int
+    vocab: int
+
+    def __post_init__(self) -> None:
+        positive("per-layer embeddings", self.width, self.vocab)
+
+    def params(self, hidden: int) -> int:
+        """Of one layer: the gate, the projection, a norm."""
+        return 2 * hidden * self.width + RMS.params(hidden)
+
+    def embedding_params(self, hidden: int, layers: int) -> int:
+        """The table, the projection of the model's embedding, a norm."""
+        return layers * self.width * (self.vocab + hidden) + RMS.params(self.width)
+
+
+def is_edge(kind: str) -> bool:
+    """Whether blocks of that kind are no layers."""
+    return kind in EDGES or kind.startswith(MTP)
 
 
 def positive(what: str, *sizes: int) -> None:

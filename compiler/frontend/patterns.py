@@ -23,6 +23,8 @@ class Part(StrEnum):
     CHUNKED = "chunked_attention"
     LINEAR = "linear_attention"
     INDEXED = "indexed_attention"
+    SPARSE = "compressed_sparse_attention"
+    HEAVY = "heavily_compressed_attention"
     CONV = "conv"
     MLP = "mlp"
     MOE = "moe"

@@ -11,6 +11,16 @@ Where several heads share a key there are `groups` of `heads` (one group: no suc
 from dataclasses import dataclass, field
 
 from compiler.frontend.builder import BlockBuilder, Weight
+from compiler.frontend.flops import (
+    ACTIVATION_FLOPS,
+    DECAY_FLOPS,
+    DELTA_FLOPS,
+    GATE_FLOPS,
+    LINEAR_FLOPS,
+    MAMBA_FLOPS,
+    SIGMOID_FLOPS,
+    SKIP_FLOPS,
+)
 from compiler.frontend.linear import (
     GatedDeltaNet,
     KimiDelta,
@@ -23,24 +33,6 @@ from compiler.frontend.linear import (
 from compiler.frontend.parts import Norm
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Op, Pattern, Phase, Role
-
-#: An activation (silu, softplus): negate, exponential (3), add, divide, multiply and the like, as in `ffn`.
-ACTIVATION_FLOPS = 8
-#: Sigmoid: negate, exponential, add, divide, as in `attention`.
-SIGMOID_FLOPS = 4
-#: Rate of decay of a token: exponential (3) and a product, over the activation of the step.
-DECAY_FLOPS = 4
-#: Multiplying with a gate behind its activation; adding the weighted input (skip).
-GATE_FLOPS, SKIP_FLOPS = 1, 2
-
-#: Operations a token at each point (key element, value element) of a head's state.
-#: Delta rule, S = g S; u = b (v - S^T k); S = S + k u^T; o = S^T q (Gated Delta Networks, equation 10, as the kernels
-#: order it): decay 1, read 2, update 2, read 2.
-DELTA_FLOPS = 7
-#: S = g S + k v^T; o = S^T q (Lightning Attention-2, equation 3; Mamba-2, equation 16): decay 1, update 2, read 2.
-LINEAR_FLOPS = 5
-#: h = exp(d A) h + d B x; y = C h (Mamba, equation 2 after discretisation): exp(d A) 4, d x B 1, update 2, read 2.
-MAMBA_FLOPS = 9
 
 #: The unit length of queries and keys: square, add, multiply by the root.
 _UNIT = Norm(scale=False)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from compiler.frontend import ffn_facts, layouts, mixer_facts, spans
+from compiler.frontend import ffn_facts, gemma_facts, layouts, mixer_facts, spans
 from compiler.frontend.family import (
     Family,
     Parallel,
@@ -240,6 +240,16 @@ _GEMMA: Final[dict[str, Family]] = {
         tied=True,
         activation="gelu_pytorch_tanh",
     ),
+    "gemma4_text": Family(
+        "Gemma4ForCausalLM",
+        "Gemma4TextConfig",
+        gemma_facts.mixers,
+        gemma_facts.ffns,
+        _SANDWICH,
+        (soft_logits, root_scaled, gemma_facts.per_layer),
+        tied=True,
+        activation="gelu_pytorch_tanh",
+    ),
     "glm": Family("GlmForCausalLM", "GlmConfig", _GLM_HEADS, Plain(), Shell(names=layouts.GLM)),
     "glm4": Family("Glm4ForCausalLM", "Glm4Config", _GLM_HEADS, Plain(), Shell(post_norm=True, names=layouts.GLM4)),
 }
@@ -250,5 +260,6 @@ DENSE: Final[dict[str, Family]] = {
     **_GEMMA,
     # models around a language model, where the language part does not name its own type
     "gemma3": replace(_GEMMA["gemma3_text"], config_class="Gemma3Config"),
+    "gemma4": replace(_GEMMA["gemma4_text"], config_class="Gemma4Config"),
     "mistral3": replace(_LLAMA["mistral"], config_class="Mistral3Config"),
 }

@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from compiler.frontend.compressed import CompressedAttention, Compressor, HyperConnections
 from compiler.frontend.ffns import Dense, ExpertNames, Ffn, MoE, Scoring
 from compiler.frontend.linear import (
     GatedDeltaNet,
@@ -23,7 +24,7 @@ from compiler.frontend.linear import (
 )
 from compiler.frontend.mixers import Attention, Beside, LatentAttention, Mixer, QkNorm
 from compiler.frontend.names import Names
-from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, positive
+from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, PerLayer, positive
 from compiler.frontend.quantisation import Quantisation, Rule, WeightKind
 from compiler.frontend.sparse import SparseIndexer
 from compiler.frontend.weights import Stored
@@ -34,11 +35,14 @@ __all__ = [
     "RMS",
     "Attention",
     "Beside",
+    "CompressedAttention",
+    "Compressor",
     "Dense",
     "ExpertNames",
     "Fact",
     "Ffn",
     "GatedDeltaNet",
+    "HyperConnections",
     "KimiDelta",
     "LatentAttention",
     "Layer",
@@ -52,6 +56,7 @@ __all__ = [
     "Names",
     "Norm",
     "NormKind",
+    "PerLayer",
     "QkNorm",
     "Quantisation",
     "Recurrent",
@@ -89,6 +94,10 @@ class Fact:
     status: Status = Status.READ
 
 
+#: Mixers that keep something of a fixed size a sequence.
+_STATEFUL = Recurrent | Beside | CompressedAttention
+
+
 class Wiring(StrEnum):
     """How mixer and feed-forward part hang together."""
 
@@ -101,7 +110,8 @@ class Wiring(StrEnum):
 class Layer:
     """A mixer and a feed-forward part, each inside a residual connection; None where a layer has only one of them.
 
-    pre_norm, post_norm: a norm before each part, and after it (before it is added).
+    pre_norm, post_norm: a norm before each part, and after it (before it is added). hyper: the residual is several
+    streams, which all layers of a model have. per_layer: behind both, an embedding of the layer's own is added.
     """
 
     mixer: Mixer | None
@@ -110,12 +120,19 @@ class Layer:
     pre_norm: bool = True
     post_norm: bool = False
     wiring: Wiring = Wiring.SERIAL
+    hyper: HyperConnections | None = None
+    per_layer: PerLayer | None = None
 
     def __post_init__(self) -> None:
         if self.mixer is None and self.ffn is None:
             raise ValueError("a layer without mixer and feed-forward part")
         if isinstance(self.mixer, Beside) and self.wiring is not Wiring.SERIAL:
             raise ValueError("two mixers side by side, and the feed-forward part beside them too")
+
+        if self.hyper and self.wiring is not Wiring.SERIAL:
+            raise ValueError("hyper-connections around parts that are side by side")
+        if self.per_layer and (self.ffn is None or self.hyper):
+            raise ValueError("a per-layer embedding without a feed-forward part, or between streams")
 
     @property
     def label(self) -> str:
@@ -127,6 +144,11 @@ class Layer:
         parts = (self.mixer is not None) + (self.ffn is not None)
         before = 1 if self.wiring is Wiring.PARALLEL else parts
         return before * self.pre_norm + parts * self.post_norm
+
+    def hyper_params(self, hidden: int) -> int:
+        """Parameters of the hyper-connections around its parts."""
+        parts = (self.mixer is not None) + (self.ffn is not None)
+        return parts * self.hyper.params(hidden) if self.hyper else 0
 
 
 @dataclass(frozen=True)
@@ -158,6 +180,14 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         positive("model", self.hidden, self.vocab, len(self.layers), self.mtp_modules + 1)
+        if len({layer.hyper for layer in self.layers}) > 1:
+            raise ValueError("model: layers with different hyper-connections")
+        if len({layer.per_layer for layer in self.layers}) > 1:
+            raise ValueError("model: layers with different per-layer embeddings")
+        own = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
+        for index, mixer in enumerate(own):
+            if mixer.borrows and not any(earlier.lends(mixer) for earlier in own[:index]):
+                raise ValueError("model: a layer borrows a cache that no earlier layer stores")
 
     @cached_property
     def params(self) -> int:
@@ -169,10 +199,25 @@ class ModelSpec:
         """Parameters one token meets: of the routed experts the chosen ones only; embedding and head count in full."""
         return self._sum([layer.ffn.active_params(self.hidden) for layer in self.layers if layer.ffn])
 
+    @property
+    def hyper(self) -> HyperConnections | None:
+        """The hyper-connections of the layers."""
+        return self.layers[0].hyper
+
+    @property
+    def per_layer(self) -> PerLayer | None:
+        """The per-layer embeddings of the layers."""
+        return self.layers[0].per_layer
+
     def _sum(self, ffns: list[int]) -> int:
         mixers = sum(layer.mixer.params(self.hidden) for layer in self.layers if layer.mixer)
         norms = sum(layer.norm.params(self.hidden) * layer.norms for layer in self.layers)
         edges = self.norm.params(self.hidden) + (self.embed_norm.params(self.hidden) if self.embed_norm else 0)
+        edges += self.hyper.head_params(self.hidden) if self.hyper else 0
+        norms += sum(layer.hyper_params(self.hidden) for layer in self.layers)
+        if self.per_layer:
+            edges += self.per_layer.embedding_params(self.hidden, len(self.layers))
+            norms += self.per_layer.params(self.hidden) * len(self.layers)
         tables = self.hidden * (self.vocab * (1 if self.tied else 2) + self.positions)
         return tables + self.vocab * self.head_bias + edges + norms + mixers + sum(ffns)
 
@@ -189,7 +234,7 @@ class ModelSpec:
     @property
     def state_bytes(self) -> int:
         """Bytes of recurrent state a sequence, all layers, however long it is."""
-        return sum(layer.mixer.state_nbytes for layer in self.layers if isinstance(layer.mixer, Recurrent | Beside))
+        return sum(layer.mixer.state_nbytes for layer in self.layers if isinstance(layer.mixer, _STATEFUL))
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:

@@ -235,7 +235,8 @@ class Block:
 class Workload:
     """What is asked of the model. `context`: cached tokens in decode, prompt tokens in prefill, a sequence.
 
-    `weights` is the storage choice given by the user: auto, bf16 or fp8 (per-tensor dtypes are in the graph).
+    `weights` is the storage choice given by the user: auto, bf16 or fp8 (per-tensor dtypes are in the graph). `mtp`:
+    whether the model's MTP modules run too.
     """
 
     phase: Phase
@@ -243,6 +244,7 @@ class Workload:
     context: int
     sockets: int
     weights: str = "auto"
+    mtp: bool = False
 
     def __post_init__(self) -> None:
         if min(self.batch, self.context, self.sockets) < 1:

@@ -22,7 +22,8 @@ def test_onboard_prints_one_json_object(rdutune: Run, tiny: Path) -> None:
     said = ended.json
     assert said["model"]["name"] == "tiny"
     assert said["model"]["layers"] == [{"kind": "gqa_dense", "repeat": 4}]
-    assert said["workload"] == {"phase": "decode", "batch": 1, "context": 512, "sockets": 2, "weights": "auto"}
+    asked = {"phase": "decode", "batch": 1, "context": 512, "sockets": 2, "weights": "auto", "mtp": False}
+    assert said["workload"] == asked
     assert set(said["presets"]) == {"o0", "o1", "o3"}
     for figures in said["presets"].values():
         for key in ("latency_s", "tokens_per_s_per_user", "tokens_per_s", "hbm_pct", "sections", "sram_peak_bytes"):

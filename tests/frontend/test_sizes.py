@@ -123,6 +123,8 @@ def test_summary(model_dir):
         "frontend": "spec",
         "params": 671_026_404_352,
         "active_params": summary["active_params"],
+        "mtp_modules": 1,
+        "mtp_params": 11_610_067_968,
         "kv_bytes_per_token": 70_272,
         "state_bytes": 0,
         "layers": [{"kind": "mla_dense", "repeat": 3}, {"kind": "mla_moe", "repeat": 58}],

@@ -3,13 +3,12 @@
 The same ops, dimensions and figures as `compiler.frontend.attention` and `.ffn` build from a ModelSpec.
 """
 
-from compiler.frontend.attention import ROPE_FLOPS, SOFTMAX_FLOPS
 from compiler.frontend.capture.dims import bias_tables, crosses, key_heads
 from compiler.frontend.capture.emit import Emitter
 from compiler.frontend.capture.indexers import enter, index_of, selected, top_k
 from compiler.frontend.capture.latent import Latent, Layer
 from compiler.frontend.capture.steps import Step
-from compiler.frontend.ffn import ACTIVATION_FLOPS, GATE_FLOPS
+from compiler.frontend.flops import ACTIVATION_FLOPS, GATE_FLOPS, ROPE_FLOPS, SOFTMAX_FLOPS
 from compiler.frontend.quant import WeightKind
 from compiler.ir.graph import Op, Pattern, Role, Routing
 

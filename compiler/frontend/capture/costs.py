@@ -1,12 +1,12 @@
 """What an operator of the trace is: a view, element-wise (and its cost), a reduction; the figures of the spec builders.
+from compiler.frontend.flops import ACTIVATION_FLOPS, SOFTMAX_FLOPS, TOPK_FLOPS
 
 Names are `namespace.name` without the overload. A view moves no data and costs nothing.
 """
 
 from typing import Final
 
-from compiler.frontend.attention import SOFTMAX_FLOPS
-from compiler.frontend.ffn import ACTIVATION_FLOPS, TOPK_FLOPS
+from compiler.frontend.flops import ACTIVATION_FLOPS, SOFTMAX_FLOPS, TOPK_FLOPS
 
 
 def aten(words: str) -> tuple[str, ...]:

@@ -126,7 +126,18 @@ def name_dims(layer: Layer, names: Names, hidden: Axis, weights: dict[str, str])
         parts = key.removesuffix(".weight").split(".")
         stem = next((part for part in reversed(parts) if part.isidentifier()), "weight")
         for axis, suffix in zip(layer.flow.seen[value].axes, ("rows", "columns", "depth", "depth_2"), strict=False):
+            whole = layer.flow.atoms.leaves(axis)
+            if _walked_in_part(layer, whole):
+                for number, atom in enumerate(whole):
+                    names.give((atom,), f"{stem}_{suffix}" + (f"_{number + 1}" if number else ""))
             names.give(axis, f"{stem}_{suffix}")
+
+
+def _walked_in_part(layer: Layer, axis: Axis) -> bool:
+    """Whether a step walks along or sums over some atoms of `axis` and not over others."""
+    leaves = layer.flow.atoms.leaves
+    walked = [set(leaves(one)) for step in layer.steps for one in (step.sequential, step.reduced)]
+    return any(0 < len(one.intersection(axis)) < len(axis) for one in walked)
 
 
 def _attention(layer: Layer, step: Step) -> None:

@@ -6,10 +6,11 @@ from typing import Any
 from compiler.errors import InputError
 
 
-def example(opened: Any, source: int, target: int) -> dict[str, Any]:
+def example(opened: Any, source: int, target: int, whole: bool = True) -> dict[str, Any]:
     """The arguments of the forward of `opened`: `target` tokens; `source` tokens for the encoder before a decoder.
 
-    Images and sounds have the size that the configuration says. InputError for a model that takes none of these.
+    Images and sounds have the size that the configuration says. whole: layers that only read caches see all tokens too
+    (a class asked for the last logits alone drops the others before them). InputError for a model that takes none.
     """
     import torch
 
@@ -30,8 +31,7 @@ def example(opened: Any, source: int, target: int) -> dict[str, Any]:
     if both:
         given["decoder_input_ids"] = torch.zeros(1, target, dtype=torch.long)
     choices: dict[str, Any] = {"use_cache": False}
-    # layers that reuse keys and values drop the tokens without logits, between two layers
-    if not getattr(config, "num_kv_shared_layers", 0):
+    if not (whole and getattr(config, "num_kv_shared_layers", None)):
         choices["logits_to_keep"] = 1
     return given | {key: value for key, value in choices.items() if key in takes}
 

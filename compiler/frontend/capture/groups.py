@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from itertools import chain
 
 from compiler.frontend.capture.steps import Flow, Kind, Step
-from compiler.frontend.ffn import TOPK_FLOPS
+from compiler.frontend.flops import TOPK_FLOPS
 
 #: Where the way back from the routes ends: what computes the router's scores.
 _BOUNDARY = (Kind.CONTRACT, Kind.CONV, Kind.NORM, Kind.ATTENTION, Kind.EXPERTS, Kind.RECURRENCE)

@@ -6,12 +6,9 @@ The caches have the dimension `cached`, the attention behind the choice `context
 from compiler.frontend.capture.chosen import CHOSEN
 from compiler.frontend.capture.emit import Emitter
 from compiler.frontend.capture.steps import Kind, Step
-from compiler.frontend.ffn import TOPK_FLOPS
+from compiler.frontend.flops import INDEX_SCORE_FLOPS, TOPK_FLOPS
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Op, Pattern, Role
-
-#: Of a score of a head: its rectifier, and its share in the weighted sum of the heads.
-SCORE_FLOPS = 3
 
 _CACHE = "batch cached index_dim"
 
@@ -48,7 +45,7 @@ def indexer(e: Emitter, step: Step) -> None:
     e.outputs.append(new)
     keys = ("attn.index_cache", new) if e.decode else (new,)
     points, out = b.dims("tokens index_heads cached"), ("attn.index_out",)
-    flops = 2 * e.names.sizes["index_dim"] + SCORE_FLOPS
+    flops = 2 * e.names.sizes["index_dim"] + INDEX_SCORE_FLOPS
     scores = Op("attn.index_scores", Pattern.CONTRACT, points, (*query, *weights, *keys), out, ("index_heads",), flops)
     b.emit(scores, "tokens cached")
     rows = b.dims("tokens cached")

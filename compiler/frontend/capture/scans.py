@@ -7,14 +7,19 @@ from compiler.frontend.capture.emit import Emitter
 from compiler.frontend.capture.ir import TRACED_TOKENS, Argument
 from compiler.frontend.capture.loops import SCAN
 from compiler.frontend.capture.steps import Step
+from compiler.frontend.flops import DELTA_FLOPS, LINEAR_FLOPS, MAMBA_FLOPS
 from compiler.frontend.quant import WeightKind
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Op, Pattern, Role
 
-#: Operations at a point of the state. Delta rules: decay 1, recall of the key 2, its correction's outer product 2, read
-#: by the query 2 (Gated Delta Networks, arXiv 2412.06464, eq. 10). State spaces: decay 1, input 2, read 2 (Mamba-2,
-#: arXiv 2405.21060, eq. 2) and linear attention (Lightning Attention-2, arXiv 2401.04658, eq. 2).
-SCAN_FLOPS: Final = {"gated_delta": 7, "kda": 7, "linear_attention": 5, "ssm_scan": 5, "selective_scan": 5}
+#: Operations at a point of the state.
+SCAN_FLOPS: Final = {
+    "gated_delta": DELTA_FLOPS,
+    "kda": DELTA_FLOPS,
+    "linear_attention": LINEAR_FLOPS,
+    "ssm_scan": LINEAR_FLOPS,
+    "selective_scan": MAMBA_FLOPS,
+}
 
 
 def recurrence(e: Emitter, step: Step) -> None:

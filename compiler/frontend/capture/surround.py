@@ -8,7 +8,7 @@ from typing import Any
 from compiler.errors import InputError
 from compiler.frontend.capture.between import Between, between
 from compiler.frontend.capture.export import Program, uses
-from compiler.frontend.capture.ir import Capture, Node, Value
+from compiler.frontend.capture.ir import Capture, Node, Ref, Value
 from compiler.frontend.capture.record import Call, containers
 
 LAYER = "rdutune.layer.default"
@@ -82,6 +82,7 @@ def cut(name: str, program: Program, encoders: int = 0) -> Cut:
 
     Raises InputError when the model computes something between two layers of a stack that is no work of one layer.
     """
+    program = _without_copies(program)
     layers = [node for node in program.nodes if node.target == LAYER]
     inner = [node for node in program.nodes if node.target != LAYER]
     last = layers[encoders:]
@@ -110,6 +111,36 @@ def cut(name: str, program: Program, encoders: int = 0) -> Cut:
     feeds = [tuple(v if v in names else "" for v in uses(node)) for node, names in zip(layers, known, strict=True)]
     end = _after(program, after, layers, middle.nodes if middle else before)
     return Cut(head, middle, end, feeds, {encoders + number: one for number, one in follows.items()})
+
+
+def _without_copies(program: Program) -> Program:
+    """`program` without slices that take all there is, and other copies (before layers that only read caches)."""
+    shapes = {v.name: v.shape for node in program.nodes for v in node.outputs}
+    same: dict[str, str] = {}
+    kept = []
+    for node in program.nodes:
+        node = replace(node, args=_renamed(node.args, same), kwargs=_renamed(node.kwargs, same))
+        source = node.args[0] if node.args else None
+        if isinstance(source, Ref) and _copies(node, shapes.get(source.name)):
+            same[node.outputs[0].name] = source.name
+        else:
+            kept.append(node)
+    results = [same.get(name, name) for name in program.results]
+    return replace(program, nodes=kept, results=results)
+
+
+def _copies(node: Node, shape: tuple[int, ...] | None) -> bool:
+    """Whether a node gives what it is given, which has that `shape`."""
+    return node.target == "aten.alias.default" or (
+        node.target == "aten.slice.Tensor" and node.outputs[0].shape == shape
+    )
+
+
+def _renamed(value: Any, same: dict[str, str]) -> Any:
+    """Arguments with the values that are copies read from their source."""
+    if isinstance(value, Ref):
+        return Ref(same.get(value.name, value.name))
+    return tuple(_renamed(item, same) for item in value) if isinstance(value, tuple) else value
 
 
 def _needed(program: Program, nodes: Iterable[Node], results: bool = True) -> list[str]:

@@ -182,11 +182,12 @@ def _whole(opened: Opened, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str
 
 
 def runnable(
-    opened: Opened, source: int = SOURCE_TOKENS, target: int = TRACED_TOKENS
+    opened: Opened, source: int = SOURCE_TOKENS, target: int = TRACED_TOKENS, whole: bool = True
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """(a module whose only output is the first tensor of the model's, args, kwargs), fake.
 
-    source, target: tokens of the encoder and of the decoder; of a model with one stack, `target` tokens.
+    source, target: tokens of the encoder and of the decoder; of a model with one stack, `target` tokens. whole: as in
+    `example`.
     """
     import torch
 
@@ -204,7 +205,7 @@ def runnable(
     with opened.mode:
         if opened.inputs is not None:
             return Wrapper(), opened.inputs, {}
-        return Wrapper(), (), example(opened, source, target)
+        return Wrapper(), (), example(opened, source, target, whole)
 
 
 def _plain(out: Any) -> bool:
