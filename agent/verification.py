@@ -83,7 +83,7 @@ def show(out: "Console", rows: Sequence[Row]) -> None:
                     Text(f"{told}  differs: {check.theirs:,} in the class; {check.note}".rstrip("; "), style="red")
                 )
     if len(rows) > 1:
-        out.print(Text(summary(rows), style="bold"))
+        out.print(Text(summary(rows), style="bold"), soft_wrap=True)
 
 
 def _title(row: Row) -> str:
