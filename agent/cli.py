@@ -245,7 +245,7 @@ def verify(
 ) -> None:  # fmt: skip
     """Hold MODELs against their PyTorch classes: parameters, FLOPs, cache; exit code 1 where they differ."""
     from agent.report import dumps
-    from agent.verification import show, verification
+    from agent.verification import failed, show, verification
 
     rows = verification([_settings(model=model, frontend=frontend) for model in models], level)
     if as_json:
@@ -254,7 +254,7 @@ def verify(
         from agent.summary import console
 
         show(console(), rows)
-    if not all(row.equal for row in rows):
+    if failed(rows):
         raise typer.Exit(1)
 
 

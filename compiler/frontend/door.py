@@ -15,7 +15,7 @@ from compiler.errors import InputError
 from compiler.frontend.alias import NESTED
 from compiler.frontend.build import build
 from compiler.frontend.capture.ir import Captured
-from compiler.frontend.capture.place import Place, find_place
+from compiler.frontend.capture.place import find_place
 from compiler.frontend.families import described, has_reader, load_model
 from compiler.frontend.mtp import mtp_params
 from compiler.frontend.parts import START_TOKENS, is_edge
@@ -177,7 +177,7 @@ def open_door(model: str, frontend: Frontend = Frontend.AUTO, captures: Path | N
         return _of_function(model, function, frontend, captures)
     if frontend is Frontend.SPEC or (frontend is Frontend.AUTO and has_reader(model)):
         return Model(load_model(model))
-    if frontend is Frontend.AUTO and not _has_class(find_place(model)):
+    if frontend is Frontend.AUTO and not has_class(model):
         return Model(load_model(model))  # refuses it, naming the nearest types
     from compiler.frontend.capture.trace import capture
 
@@ -199,8 +199,12 @@ def _of_function(model: str, place: tuple[Path, str], frontend: Frontend, captur
     return Model(capture_run(model, run, captures))
 
 
-def _has_class(place: Place) -> bool:
-    """Whether the installed transformers has a class for it; told without importing it."""
+def has_class(model: str) -> bool:
+    """Whether the installed transformers has a class for the type or config.json MODEL names; without importing it.
+
+    InputError where MODEL names neither.
+    """
+    place = find_place(model)
     if place.kind != "config":
         return in_transformers(place.model_type)
     values = read_object(place.path)

@@ -153,7 +153,7 @@ _NOT_PRODUCTS = ("ffn.combine", "ffn.shared_scale", "attn.hc_collapse", "ffn.hc_
 def _flops(make: Make, opened: Any) -> Check:
     graph = make(_workload())
     ours = sum(
-        _products(op, block) * graph.repeats[block.kind]
+        _products(op, block) * graph.repeats[block.kind] * (_repeats(block, op, opened) if block.kind == "head" else 1)
         for block in graph.blocks
         for op in block.ops
         if op.pattern is Pattern.CONTRACT and op.name not in _NOT_PRODUCTS
@@ -161,15 +161,29 @@ def _flops(make: Make, opened: Any) -> Check:
     return Check(Level.FLOPS, ours, class_flops(opened), f"one sequence of {TRACED_TOKENS} tokens")
 
 
+def _repeats(head: Block, op: Op, opened: Any) -> int:
+    """How often the class computes an op of the head: for every token, where a graph has the last token's alone.
+
+    Asked for the logits of the last token, a class computes only the product with the vocabulary for that one.
+    """
+    from compiler.frontend.capture.example import example
+
+    if opened.config is None or any(dim.name == "tokens" and dim.size > 1 for one in head.ops for dim in one.dims):
+        return 1
+    with opened.mode:
+        asked = "logits_to_keep" in example(opened, 1, 1)
+    every = START_TOKENS if getattr(opened.config, "is_encoder_decoder", False) else TRACED_TOKENS
+    return 1 if asked and op.name == "head.lm_head" else every
+
+
 def _products(op: Op, block: Block) -> int:
     """Operations of an op that the class does as products.
 
     Scores of an indexer are also rectified; on compressed rows they are then weighed and added, elsewhere that is a
-    product too. The class collapses the streams of all tokens before the head.
+    product too.
     """
-    if op.name == "attn.index_scores":
-        return op.flops - op.points * (3 if "attn.index_compress" in block.op else 1)
-    return op.flops * (TRACED_TOKENS if op.name == "head.hc_proj" else 1)
+    rectified = op.points * (3 if "attn.index_compress" in block.op else 1)
+    return op.flops - (rectified if op.name == "attn.index_scores" else 0)
 
 
 def class_flops(opened: Any) -> int:
@@ -186,6 +200,7 @@ def class_flops(opened: Any) -> int:
         ops.attention: _attention,
         ops.experts: _experts,
         ops.causal_conv: _conv,
+        torch.ops.aten.convolution: _padded,
         # the kernel of a CPU, which the counter does not know
         torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention,
     }
@@ -207,6 +222,16 @@ def _experts(x: Any, index: Any, weights: Any, up: Any, down: Any, *_: Any, out_
 
 def _conv(x: Any, weight: Any, *_: Any, out_shape: Any = None, **__: Any) -> int:
     return int(2 * x[0] * x[2] * weight[0] * weight[-1])
+
+
+def _padded(x: Any, weight: Any, *more: Any, out_shape: Any = None, **__: Any) -> int:
+    """A convolution; of one padded on both sides, what it gives beyond the last token is cut off and not counted."""
+    from torch.utils.flop_counter import conv_flop_count
+
+    transposed = more[4]
+    longer = len(x) == 3 and not transposed and out_shape[2] > x[2]
+    shape = [*out_shape[:2], x[2]] if longer else out_shape
+    return int(conv_flop_count(list(x), list(weight), list(shape), transposed=transposed))
 
 
 def _cache(make: Make, opened: Any) -> Check:

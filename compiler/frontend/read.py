@@ -183,7 +183,7 @@ def unknown_type(where: str, model_type: str, classes: Mapping[str, str], what: 
 
 def in_transformers(name: str) -> bool:
     """Whether the installed transformers registers a model type, or an architecture, of that name."""
-    found = find_spec("transformers") if name.isidentifier() else None
+    found = find_spec("transformers") if name.replace("-", "_").isidentifier() else None
     if found is None or found.origin is None:
         return False
     registries = (Path(found.origin).parent / "models" / "auto").glob("*.py")

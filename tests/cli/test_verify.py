@@ -1,5 +1,6 @@
 """`rdutune verify` and `--frontend`: rows, exit codes, and that both doors tell the same."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,23 @@ def test_of_several_models_one_that_cannot_be_read_is_a_row(rdutune: Run, tiny: 
     assert ended.code == 1
     assert [bool(row["refused"]) for row in ended.json] == [False, True]
     assert rdutune("verify", "no_such_type").code == 2
+    assert (
+        "2 models: 1 equal to their class, 0 different, 1 not compared"
+        in rdutune("verify", tiny, "no_such_type", "--level", "params").out
+    )
+
+
+def test_a_model_that_transformers_has_no_class_for_is_no_difference(rdutune: Run, tiny: Path, tmp_path: Path) -> None:
+    config = json.loads((tiny / "config.json").read_text(encoding="utf-8"))
+    names = ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size")
+    block = {"attention": {"n_heads_in_group": 2, "no_op": False}, "ffn": {"ffn_mult": 2.0, "no_op": False}}
+    deci = {"model_type": "nemotron-nas", "architectures": ["DeciLMForCausalLM"], "tie_word_embeddings": False}
+    deci |= {name: config[name] for name in names} | {"block_configs": [block] * config["num_hidden_layers"]}
+    (tmp_path / "config.json").write_text(json.dumps(deci), encoding="utf-8")
+    ended = rdutune("verify", tiny, tmp_path, "--level", "params")
+    assert ended.code == 0, ended.out
+    assert "no class: " in ended.out and 'transformers has no model_type "nemotron-nas"' in " ".join(ended.out.split())
+    assert "2 models: 1 equal to their class, 0 different, 0 not compared, 1 without a class" in ended.out
 
 
 def test_a_module_of_a_python_file_is_onboarded(rdutune: Run) -> None:

@@ -78,8 +78,11 @@ def grouped_attention(window: int = 0) -> Captured:
     return w.model(w.add("y", Ref("x"), w.linear("o_proj", mixed, HIDDEN, 48)))
 
 
-def latent_attention(bias: bool = False) -> Captured:
-    """Keys and values of 4 heads out of a latent of 12 and a rotated row of 6; `bias` of the expansion forbids caching it."""
+def latent_attention(bias: bool = False, scaled: bool = False) -> Captured:
+    """Keys and values of 4 heads out of a latent of 12 and a rotated row of 6.
+
+    bias: of the expansion, which forbids caching the latent; scaled: the latent behind its norm, and a norm of the row.
+    """
     w = Writer()
     x = w.norm("normed", Ref("x"))
     w.inputs.append(Value("cos", (1, 1, T, 6), "bfloat16"))
@@ -91,6 +94,9 @@ def latent_attention(bias: bool = False) -> Captured:
     down = w.linear("kv_a", x, 18, HIDDEN)
     latent = w.norm("latent", w.call("aten.slice.Tensor", "low", (1, T, 12), down, 2, 0, 12), 12)
     row = w.call("aten.slice.Tensor", "row", (1, T, 6), down, 2, 12, 18)
+    if scaled:
+        latent = w.call("aten.mul.Tensor", "scaled", (1, T, 12), latent, 2.0)
+        row = w.norm("row_norm", row, 6)
     row = w.call("aten.unsqueeze.default", "row1", (1, 1, T, 6), row, 1)
     k_rot = w.call("aten.mul.Tensor", "k_rot", (1, 1, T, 6), row, Ref("cos"))
     k_all = w.call("aten.expand.default", "k_all", (1, 4, T, 6), k_rot, (-1, 4, -1, -1))
@@ -180,6 +186,17 @@ def test_keys_and_values_of_a_latent_are_cached_as_the_latent() -> None:
     assert [d.size for d in block.tensor["attn.latent_cache"].dims] == [2, 32, 18]
     assert _dims(block, "attn.kv_b_proj")[2:] == [("heads", 4), ("kv_b", 18), ("kv_lora", 12)]
     assert lower(latent_attention(), DECODE).sequence == ("mla", "mla")
+
+
+def test_a_scaled_latent_and_a_normalised_row_are_cached_all_the_same() -> None:
+    block = _layer(latent_attention(scaled=True))
+    assert [d.size for d in block.tensor["attn.latent_cache"].dims] == [2, 32, 18]
+    assert block.op["attn.kv_append"].inputs == ("attn.kv_a_scale_out", "attn.k_pe")
+    assert block.op["attn.k_rope"].inputs == ("attn.k_normed",)
+    assert (_dims(block, "attn.k_norm"), _dims(block, "attn.kv_a_scale")) == (
+        [("tokens", 2), ("rope", 6)],
+        [("tokens", 2), ("kv_lora", 12)],
+    )
 
 
 def test_a_latent_whose_expansion_has_a_bias_is_not_cached() -> None:

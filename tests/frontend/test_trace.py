@@ -73,8 +73,10 @@ class Peeking(Model):
 class Between(Model):
     def forward(self, input_ids):
         x = self.embed(input_ids)
+        early = []
         for layer in self.layers:
-            x = layer(x) * 2
+            early.append(layer(x))
+            x = early[-1] + early[0]
         return self.head(x)
 
 def one(): return Block(), (torch.zeros(1, 13, 64),)

@@ -183,7 +183,7 @@ def latent_query(e: Emitter, step: Step) -> None:
 
 def latent_key(e: Emitter, step: Step) -> None:
     """Rotation of the one key row that all heads share."""
-    e.builder.pointwise(step.name, ("attn.kv_a",), "attn.k_pe", "tokens rope", ROPE_FLOPS)
+    e.builder.pointwise(step.name, e.read(*step.sources), "attn.k_pe", "tokens rope", ROPE_FLOPS)
     e.tensor[step.outputs[0]] = ("attn.k_pe",)
 
 
@@ -191,7 +191,7 @@ def latent_cache(e: Emitter, latent: Latent, index: Step | None) -> None:
     """Append the latent rows, and expand the cached latents to keys and values of all heads; of an indexer's choice
     in decode the chosen rows only."""
     b, cached = e.builder, "context" if index is None else "cached"
-    rows: tuple[str, ...] = ("attn.latent", "attn.k_pe")
+    rows: tuple[str, ...] = (*e.read(*(latent.scale or latent.norm).outputs), "attn.k_pe")
     stored = f"batch {cached} latent_dim"
     out = "attn.latent_new" if e.decode else "attn.latent_cache"
     append = Op("attn.kv_append", Pattern.SCATTER, b.dims("tokens latent_dim"), rows, (out,), flops_per_point=0)

@@ -6,6 +6,7 @@ from compiler.frontend.capture.axes import Axis
 from compiler.frontend.capture.chosen import INDEX
 from compiler.frontend.capture.costs import DELTAS
 from compiler.frontend.capture.latent import Latent, Layer
+from compiler.frontend.capture.loops import SCAN
 from compiler.frontend.capture.seen import Origin
 from compiler.frontend.capture.steps import Kind, Step
 
@@ -219,6 +220,8 @@ def _latent(layer: Layer, names: Names, latent: Latent) -> None:
     names.give(q[-1], "qk_dim")
     names.give(v[-1], "v_dim")
     names.give(flow.seen[latent.norm.outputs[0]].axes[-1], "kv_lora")
+    if latent.k_norm is not None:
+        names.give(flow.seen[latent.k_norm.outputs[0]].axes[-1], "rope")
     lora = extent(flow.seen[latent.norm.outputs[0]].axes[-1])
     rope = extent(flow.seen[latent.down.outputs[0]].axes[-1]) - lora
     nope, value = extent(k[-1]) - rope, extent(v[-1])
@@ -240,6 +243,8 @@ def _recurrence(layer: Layer, names: Names, step: Step) -> None:
         names.give(x[-1], "v_dim")
         names.give(state[-1], "k_dim")
         names.give(state[-2], "groups")
+    elif call.name == SCAN:
+        names.give(flow.seen[call.must(0)].axes[-1], "channels")
     else:
         x, state = flow.seen[call.must(0)].axes, flow.seen[call.must(2)].axes
         names.give(x[1], "heads")

@@ -1,4 +1,5 @@
-"""A capture made regular before its axes are followed: written-out norms as one node, fused projections taken apart."""
+"""A capture made regular before its axes are followed: written-out norms, attention and recurrences as one node each,
+fused projections taken apart."""
 
 from dataclasses import replace
 
@@ -6,6 +7,7 @@ from compiler.frontend.capture.chosen import indexed
 from compiler.frontend.capture.eager import joined
 from compiler.frontend.capture.fused import taken_apart
 from compiler.frontend.capture.ir import Argument, Capture, Node, Ref
+from compiler.frontend.capture.loops import rolled
 from compiler.frontend.capture.seen import Call
 
 #: Overloads that are another operator than the rest of their name.
@@ -16,7 +18,7 @@ _CASTS = frozenset({"aten._to_copy", "aten.to", "aten.clone", "aten.type_as", "a
 
 def folded(capture: Capture, top_k: int = 0) -> Capture:
     """`capture` with every written-out norm as one node and fused projections as several; top_k: see `indexed`."""
-    whole = joined(indexed(_linear(_once(capture)), top_k))
+    whole = joined(indexed(_linear(rolled(_once(capture))), top_k))
     return taken_apart(_Norms(replace(whole, nodes=tuple(_live(list(whole.nodes), whole.outputs)))).run())
 
 

@@ -20,10 +20,11 @@ class Layer:
     @classmethod
     def of(cls, flow: Flow, steps: list[Step], results: tuple[str, ...]) -> "Layer":
         layer = cls(flow, steps, producers(steps), readers(steps), {}, frozenset(flow.roots(results)))
-        for step in steps:
-            found = find_latent(layer, step) if step.kind is Kind.ATTENTION else None
-            if found is not None:
-                layer.latents[id(step)] = found
+        attentions = [step for step in steps if step.kind is Kind.ATTENTION]
+        # what rewrites latent attention knows one a layer
+        found = find_latent(layer, attentions[0]) if len(attentions) == 1 else None
+        if found is not None:
+            layer.latents[id(attentions[0])] = found
         return layer
 
     def sources(self, step: Step) -> list[Step]:
@@ -45,6 +46,7 @@ class Latent:
     """Keys and values that are a projection of a cached latent, and a rotary part all heads share.
 
     expand: the projection to keys and values; norm, down: what makes the latent; rope: what makes the shared part.
+    scale: what multiplies the latent behind its norm; k_norm: the norm of the shared part. None where there is none.
     """
 
     expand: Step
@@ -53,6 +55,8 @@ class Latent:
     rope: Step
     query: Step
     q_rope: Step
+    scale: Step | None = None
+    k_norm: Step | None = None
 
 
 def find_latent(layer: Layer, attention: Step) -> Latent | None:
@@ -67,17 +71,15 @@ def find_latent(layer: Layer, attention: Step) -> Latent | None:
         return None
     expand = values[0]
     rope = next(step for step in keys if step is not expand)
-    above = layer.sources(expand)
-    if (
-        expand.kind is not Kind.CONTRACT
-        or len(expand.weights) != 1
-        or len(above) != 1
-        or above[0].kind is not Kind.NORM
-    ):
+    scale, above = behind(layer, layer.sources(expand), Kind.MAP)
+    if expand.kind is not Kind.CONTRACT or len(expand.weights) != 1 or len(above) != 1:
         return None
     norm = above[0]
     down = layer.sources(norm)
-    if rope.kind is not Kind.MAP or layer.sources(rope) != down or len(down) != 1 or down[0].kind is not Kind.CONTRACT:
+    k_norm, shares = behind(layer, layer.sources(rope), Kind.NORM)
+    if norm.kind is not Kind.NORM or rope.kind is not Kind.MAP:
+        return None
+    if shares != down or len(down) != 1 or down[0].kind is not Kind.CONTRACT:
         return None
     latent, shared = flow.atoms.extent(norm.points), flow.atoms.extent(rope.points)
     whole = sum(flow.atoms.extent(flow.atoms.flat(flow.seen[call.must(place)].axes)) for place in (1, 2))
@@ -86,4 +88,11 @@ def find_latent(layer: Layer, attention: Step) -> Latent | None:
     plain = [step for step in layer.sources(turned[0]) if step.kind is Kind.CONTRACT] if len(turned) == 1 else []
     if latent + shared >= whole or len(plain) != 1 or any(step not in (*turned, *plain) for step in queries):
         return None
-    return Latent(expand, norm, down[0], rope, plain[0], turned[0])
+    return Latent(expand, norm, down[0], rope, plain[0], turned[0], scale, k_norm)
+
+
+def behind(layer: Layer, above: list[Step], kind: Kind) -> tuple[Step | None, list[Step]]:
+    """(a step of `kind` that changes each element of one tensor, what makes that), or (None, `above`) without one."""
+    own = above[0] if len(above) == 1 and above[0].kind is kind and len(above[0].sources) == 1 else None
+    changes = own is not None and not own.tables and len(own.outputs) == 1
+    return (own, layer.sources(own)) if own is not None and changes else (None, above)

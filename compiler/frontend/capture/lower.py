@@ -269,6 +269,8 @@ def _emit(e: Emitter, step: Step) -> None:
         return cores.experts(e, step)
     if step.kind is Kind.RECURRENCE:
         return scans.recurrence(e, step)
+    if step.kind is Kind.SHIFT:
+        return scans.shift(e, step)
     if step.kind is Kind.CONV and not e.edge:
         return scans.convolution(e, step)
     if step.name == "ffn.topk":

@@ -281,6 +281,12 @@ def use_masks(module: Any) -> bool:
     return changed
 
 
+def writes_attention(module: Any) -> bool:
+    """Whether the file of a class of transformers has attention of its own, which no registry reaches."""
+    text = _text(type(module).__module__)
+    return bool(text) and "ALL_ATTENTION_FUNCTIONS" not in text
+
+
 @contextmanager
 def patched(module: Any) -> Iterator[None]:
     """RMSNorm classes and recurrence kernels of `module` are semantic operators inside; as they were afterwards.
@@ -306,6 +312,9 @@ def patched(module: Any) -> Iterator[None]:
         for cls in sorted(ropes, key=lambda c: c.__qualname__):
             stack.enter_context(_exchanged(cls, "forward", inspect.unwrap(cls.forward)))
         for name in sorted({c.__module__ for c in classes}):
+            if writes_attention(module) and hasattr(sys.modules[name], "create_bidirectional_mask"):
+                # a mask that hides nothing would be taken for one that hides later tokens
+                stack.enter_context(_exchanged(sys.modules[name], "create_bidirectional_mask", lambda **_: None))
             if "torch.max(position_ids)" in _text(name):
                 stack.enter_context(_exchanged(sys.modules[name], "torch", _ShortPositions()))
         yield

@@ -1,8 +1,9 @@
 """One forward of a whole model without numbers: what every layer was called with, and which layers are the same.
 
 Two calls of layers are the same when they dispatch the same operators with the same arguments on the same tensors
-(numbered in order of appearance) and own parameters of the same names and shapes. So a scale that depends on the
-layer's number, or a window in some layers only, makes another kind of layer without any list of attributes.
+(numbered in order of appearance) and own parameters of the same names and shapes. So a window in some layers only
+makes another kind of layer without any list of attributes. A factor that depends on the layer's number does not: it is
+another number in the same operator, and a graph has no numbers.
 """
 
 import hashlib
@@ -53,7 +54,7 @@ class Stream:
                 number = self.numbers.setdefault(id(leaf), len(self.numbers))
                 self.digest.update(f"t{number}{tuple(leaf.shape)}{leaf.dtype};".encode())
             else:
-                self.digest.update(f"{leaf};".encode())
+                self.digest.update(("number;" if isinstance(leaf, float) and leaf else f"{leaf};").encode())
 
 
 def layer_list(module: Any, config: Any) -> tuple[str, Any] | None:

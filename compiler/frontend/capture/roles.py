@@ -10,7 +10,7 @@ from dataclasses import replace
 from compiler.frontend.capture.chosen import CHOSEN
 from compiler.frontend.capture.costs import ACTIVATIONS
 from compiler.frontend.capture.dims import crosses
-from compiler.frontend.capture.latent import Latent, Layer
+from compiler.frontend.capture.latent import Latent, Layer, behind
 from compiler.frontend.capture.seen import Call, Origin
 from compiler.frontend.capture.steps import Flow, Kind, Step
 
@@ -20,9 +20,10 @@ _ORDER = tuple(
     for part, names in (
         (
             "attn",
-            "norm q_a_proj q_a_norm q_proj q_b_proj k_proj v_proj q_norm k_norm q_rope q_scale kv_a_proj kv_a_norm",
+            "norm q_a_proj q_a_norm q_a_scale q_proj q_b_proj k_proj v_proj q_norm k_norm q_rope q_scale",
         ),
-        ("attn", "k_rope k_scale index_k_proj index_k_norm index_k_rope index_q_proj index_q_norm index_q_rope"),
+        ("attn", "kv_a_proj kv_a_norm kv_a_scale k_rope k_scale"),
+        ("attn", "index_k_proj index_k_norm index_k_rope index_q_proj index_q_norm index_q_rope"),
         ("attn", "index_weights_proj index kv_b_proj core gate o_proj post_norm residual"),
         ("cross", "norm q_proj k_proj v_proj q_norm k_norm q_scale k_scale core gate o_proj post_norm residual"),
         ("ffn", "norm gate_proj up_proj act down_proj shared_gate_proj shared_up_proj shared_act shared_down_proj"),
@@ -152,14 +153,19 @@ class Namer:
             (latent.down, "kv_a_proj"),
             (latent.rope, "k_rope"),
             (latent.q_rope, "q_rope"),
+            (latent.scale, "kv_a_scale"),
+            (latent.k_norm, "k_norm"),
         ):
-            self.claim(step, f"attn.{name}")
-        above = self.layer.sources(latent.query)
+            if step is not None:
+                self.claim(step, f"attn.{name}")
+        scale, above = behind(self.layer, self.layer.sources(latent.query), Kind.MAP)
         low = [step for norm in above if norm.kind is Kind.NORM for step in self.layer.sources(norm)]
         if len(low) == 1 and low[0].kind is Kind.CONTRACT:
             self.claim(latent.query, "attn.q_b_proj")
             self.claim(above[0], "attn.q_a_norm")
             self.claim(low[0], "attn.q_a_proj")
+            if scale is not None:
+                self.claim(scale, "attn.q_a_scale")
         else:
             self.claim(latent.query, "attn.q_proj")
         self._norm(latent.down, "attn.norm")
@@ -260,7 +266,7 @@ class Namer:
         if step.kind is Kind.NORM and any(name in self.layer.flow.streams for name in step.sources):
             self.claim(step, "mixer.norm")
             return
-        words = {Kind.CONV: "conv", Kind.MAP: "gates"}
+        words = {Kind.CONV: "conv", Kind.MAP: "gates", Kind.SHIFT: "shift"}
         node = step.nodes[0]
         leaf = node.module.rpartition(".")[2] or "in_proj"
         self._number(step, f"mixer.{words.get(step.kind, leaf)}")

@@ -5,6 +5,7 @@ from typing import Final
 from compiler.frontend.capture.costs import DELTAS
 from compiler.frontend.capture.emit import Emitter
 from compiler.frontend.capture.ir import TRACED_TOKENS, Argument
+from compiler.frontend.capture.loops import SCAN
 from compiler.frontend.capture.steps import Step
 from compiler.frontend.flops import DELTA_FLOPS, LINEAR_FLOPS, MAMBA_FLOPS
 from compiler.frontend.quant import WeightKind
@@ -28,6 +29,8 @@ def recurrence(e: Emitter, step: Step) -> None:
     out = flow.seen[step.outputs[0]].axes
     if call.name in DELTAS:
         parts = (out[-2], flow.seen[call.must(1)].axes[-1], out[-1])
+    elif call.name == SCAN:
+        parts = (tuple(atom for axis in out for atom in flow.atoms.leaves(axis) if atom != flow.atoms.tokens), (), ())
     elif name == "ssm_scan":
         parts = (out[-2], flow.seen[call.must(3)].axes[-1], out[-1])
     else:
@@ -35,23 +38,41 @@ def recurrence(e: Emitter, step: Step) -> None:
     space = " ".join(e.words(part) for part in parts if part)
     state = f"batch {space}"
     inputs = list(e.read(*step.sources))
+    states = call.number(3) if call.name == SCAN else 1
     if e.decode:
-        e.builder.enter(_state(step, "state"), state, Role.STATE, DType.FP32)
-        inputs.append(_state(step, "state"))
+        inputs += [e.builder.enter(word, state, Role.STATE, DType.FP32) for word in _states(step, "state", states)]
     inputs.extend(e.weight(value, step.name, WeightKind.PLAIN) for value in step.weights)
-    new = _state(step, "state_new")
+    new = _states(step, "state_new", states)
     result = e.output(step)
+    points, flops = e.builder.dims(f"tokens {space}"), call.number(2) if call.name == SCAN else SCAN_FLOPS[name]
+    op = Op(step.name, Pattern.SCAN, points, tuple(inputs), (result, *new), (), flops, ("tokens",))
+    e.builder.emit(op, e.value_words(step.outputs[0]), *(state for _ in new))
+    e.retyped |= dict.fromkeys(new, (Role.STATE, DType.FP32))
+    e.tensor[step.outputs[0]] = (result,)
+    e.outputs.extend(new)
+
+
+def _states(step: Step, suffix: str, count: int) -> tuple[str, ...]:
+    """`mixer.state`, `mixer.state_2`, ...; a second scan of a layer has states of its own."""
+    first = f"mixer.{suffix}" if step.name == "mixer.scan" else f"{step.name}.{suffix}"
+    return (first, *(f"{first}_{number}" for number in range(2, count + 1)))
+
+
+def shift(e: Emitter, step: Step) -> None:
+    """The token before each token; in decode it is kept from the step before, and the own one for the next."""
+    flow = e.layer.flow
+    axes = flow.seen[step.outputs[0]].axes
+    space = e.words(tuple(atom for axis in axes for atom in flow.atoms.leaves(axis) if atom != flow.atoms.tokens))
+    state, new, result = f"batch {space}", f"{step.name}_state_new", e.output(step)
+    inputs = list(e.read(*step.sources))
+    if e.decode:
+        inputs.append(e.builder.enter(f"{step.name}_state", state, Role.STATE))
     points = e.builder.dims(f"tokens {space}")
-    op = Op(step.name, Pattern.SCAN, points, tuple(inputs), (result, new), (), SCAN_FLOPS[name], ("tokens",))
+    op = Op(step.name, Pattern.GATHER, points, tuple(inputs), (result, new), flops_per_point=0)
     e.builder.emit(op, e.value_words(step.outputs[0]), state)
-    e.retyped[new] = (Role.STATE, DType.FP32)
+    e.retyped[new] = (Role.STATE, DType.BF16)
     e.tensor[step.outputs[0]] = (result,)
     e.outputs.append(new)
-
-
-def _state(step: Step, suffix: str) -> str:
-    """`mixer.state`; a second scan of a layer has states of its own."""
-    return f"mixer.{suffix}" if step.name == "mixer.scan" else f"{step.name}.{suffix}"
 
 
 def convolution(e: Emitter, step: Step) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -107,17 +108,16 @@ def build(name: str, config: Any) -> Opened:
     registered()
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     errors = []
-    for auto in _classes(config):  # a class with a head in any way, before one without
-        for attention in (PLAIN, None):
-            for how in (_built_fake, _built_meta):
-                try:
-                    module = how(auto, config, attention, mode)
-                except FAILURES as error:
-                    errors.append(reason(error))
-                    continue
-                module.eval()
-                _prepare(module, PLAIN)
-                return Opened(name, config.model_type, module, mode, config)
+    # every way to build the whole model comes before any way to build it without its head
+    for auto, attention, how in product(_classes(config), (PLAIN, None), (_built_fake, _built_meta)):
+        try:
+            module = how(auto, config, attention, mode)
+        except FAILURES as error:
+            errors.append(reason(error))
+            continue
+        module.eval()
+        _prepare(module, PLAIN)
+        return Opened(name, config.model_type, module, mode, config)
     right = "its configuration class may need values that its defaults do not have; give a config.json"
     raise InputError(name, f"cannot be built: {errors[0] if errors else 'no model class for its type'}", right)
 
@@ -164,7 +164,14 @@ def _from_config(auto: Any, config: Any, attention: str | None) -> Any:
 
 
 def _prepare(module: Any, experts: str) -> None:
-    """Routed experts become one operator, and no cache object is made (some classes ask only the configuration)."""
+    """Routed experts become one operator, and no cache object is made (some classes ask only the configuration).
+
+    A class that writes its attention out is told by the mask alone which keys a token reads, so it makes one.
+    """
+    from compiler.frontend.capture.patches import use_masks, writes_attention
+
+    if writes_attention(module):
+        use_masks(module)
     for part in module.modules():
         config = getattr(part, "config", None)
         if config is not None and hasattr(config, "_experts_implementation"):

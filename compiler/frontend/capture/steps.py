@@ -18,6 +18,7 @@ class Kind(Enum):
     NORM = auto()
     REDUCE = auto()
     SCAN = auto()  # a running sum
+    SHIFT = auto()  # for each token, an earlier one
     GATHER = auto()
     SCATTER = auto()
     SORT = auto()
@@ -74,6 +75,7 @@ class Flow(Walk):
     unsupported: list[Unsupported] = field(default_factory=list)
     biases: set[str] = field(default_factory=set)  # tables of distances as rows of a weight
     streams: set[str] = field(default_factory=set)  # the residual stream: the block input and every sum with it
+    edge: bool = False  # whether this is no layer: there a token may be read by its place (an encoder's first one)
 
     def add(self, kind: Kind, call: Call, axes: tuple[Axes, ...], points: Axis, **more: object) -> Step:
         """Append the step of a node whose outputs have `axes`."""

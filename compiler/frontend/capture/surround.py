@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from compiler.errors import InputError
+from compiler.frontend.capture.between import Between, between
 from compiler.frontend.capture.export import Program, uses
 from compiler.frontend.capture.ir import Capture, Node, Ref, Value
 from compiler.frontend.capture.record import Call, containers
@@ -64,18 +65,22 @@ def stubbed(lists: tuple[Any, ...], calls: list[Call]) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What surrounds the layers; middle: what lies between encoder and decoder; feeds: what each call is given."""
+    """What surrounds the layers; middle: what lies between encoder and decoder; feeds: what each call is given.
+
+    follows: by call, the work between its layer and the next one.
+    """
 
     before: Capture
     middle: Capture | None
     after: Capture
     feeds: list[tuple[str, ...]]
+    follows: dict[int, Between]
 
 
 def cut(name: str, program: Program, encoders: int = 0) -> Cut:
     """The model around its layers, of which the first `encoders` are an encoder's with a decoder behind it.
 
-    Raises InputError when the model computes something between two layers of a stack.
+    Raises InputError when the model computes something between two layers of a stack that is no work of one layer.
     """
     program = _without_copies(program)
     layers = [node for node in program.nodes if node.target == LAYER]
@@ -84,9 +89,13 @@ def cut(name: str, program: Program, encoders: int = 0) -> Cut:
     depends = _dependent(program.nodes, last)
     after = [node for node in inner if node.outputs[0].name in depends]
     rest = [node for node in inner if node.outputs[0].name not in depends]
+    follows = between(program, last, after)
+    ours = {id(node) for one in follows.values() for node in one.nodes}
+    after = [node for node in after if id(node) not in ours]
     _refuse_between(name, last, after)
     if not encoders:
-        before, ends = rest, _needed(program, (*layers, *after))
+        more = tuple(node for one in follows.values() for node in one.nodes)
+        before, ends = rest, _needed(program, (*layers, *more, *after))
         middle = None
     else:
         behind = _dependent(program.nodes, layers[:encoders])
@@ -100,7 +109,8 @@ def cut(name: str, program: Program, encoders: int = 0) -> Cut:
     head = _part(program, "before", before, (*first, *(value for value in out if value not in first)))
     known = [set(head.outputs)] * encoders + [set((middle or head).outputs)] * len(last)
     feeds = [tuple(v if v in names else "" for v in uses(node)) for node, names in zip(layers, known, strict=True)]
-    return Cut(head, middle, _after(program, after, layers, middle.nodes if middle else before), feeds)
+    end = _after(program, after, layers, middle.nodes if middle else before)
+    return Cut(head, middle, end, feeds, {encoders + number: one for number, one in follows.items()})
 
 
 def _without_copies(program: Program) -> Program:

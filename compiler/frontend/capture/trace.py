@@ -11,6 +11,7 @@ from typing import Any
 
 from compiler.errors import InputError
 from compiler.frontend.capture import cache
+from compiler.frontend.capture.between import Between, followed
 from compiler.frontend.capture.example import example
 from compiler.frontend.capture.export import capture as as_capture
 from compiler.frontend.capture.export import export
@@ -21,6 +22,8 @@ from compiler.frontend.capture.sides import Sides, carried, hidden_number, repea
 from compiler.frontend.capture.source import Opened, open_module, returned
 from compiler.frontend.capture.surround import cut, stubbed
 from compiler.frontend.python_file import Run, python_place, run_function
+
+Feeds = tuple[tuple[str, ...], ...]
 
 
 def capture(model: str, directory: Path | None = None) -> Captured:
@@ -75,21 +78,24 @@ def _layered(
     for call in calls:
         call.print += ",".join(_common(layers[call.layer], owners))
     encoders = sum(1 for call in calls if call.layer < len(lists[0])) if len(lists) > 1 else 0
-    sequence, firsts = kinds(calls)
-    distinct = tuple(
-        _layer(opened, paths[calls[first].layer], layers[calls[first].layer], calls[first], kind, owners)
-        for kind, first in enumerate(firsts)
-    )
     names = first_names(opened.module)
     with stubbed(lists, calls):
         program = export(opened.name, wrapper, args, kwargs, "")
     program.weights = [replace(value, key=names.get(value.key, value.key)) for value in program.weights]
     parts = cut(opened.name, program, encoders)
+    for number, one in parts.follows.items():
+        calls[number].print += one.print
+    sequence, firsts = kinds(calls)
+    distinct = tuple(
+        _layer(opened, paths[calls[first].layer], layers[calls[first].layer], calls[first], kind, owners)
+        for kind, first in enumerate(firsts)
+    )
     starts = (0, encoders)
     fed = tuple(
         _hidden_first(parts.feeds[first], calls[first], None if first in starts else calls[first - 1])
         for first in firsts
     )
+    distinct, fed = _followed(distinct, fed, [parts.follows.get(first) for first in firsts])
     numbers = [number for _, number in places]
     distinct, fed = carried((repeated(distinct, calls, sequence, numbers), fed), calls, firsts, numbers)
     sizes = Sides.of(opened, calls, encoders)
@@ -97,6 +103,16 @@ def _layered(
     used = [layers[index] for index in dict.fromkeys(call.layer for call in calls)]
     made = _captured(opened, around, sequence, fed, calls, used)
     return sizes.placed(made, parts.middle, encoders)
+
+
+def _followed(
+    layers: tuple[Capture, ...], feeds: Feeds, follows: list[Between | None]
+) -> tuple[tuple[Capture, ...], Feeds]:
+    """Kinds of layers and their feeds, with the work that follows each of them."""
+    pairs = list(zip(layers, follows, strict=True))
+    done = tuple(layer if one is None else followed(layer, one) for layer, one in pairs)
+    more = [() if one is None else tuple(value.name for value in one.given) for one in follows]
+    return done, tuple((*feed, *own) for feed, own in zip(feeds, more, strict=True))
 
 
 def _recorded(opened: Opened, run: Any, layers: Any) -> list[Call]:

@@ -11,6 +11,8 @@ from compiler.frontend.capture.axes import Atoms, Axes, Axis
 from compiler.frontend.capture.chosen import CHOSEN, INDEX
 from compiler.frontend.capture.fused import PART
 from compiler.frontend.capture.ir import Capture, Ref
+from compiler.frontend.capture.loops import SCAN
+from compiler.frontend.capture.places import one_place, shifts
 from compiler.frontend.capture.seen import Call, Origin, Seen
 from compiler.frontend.capture.steps import Flow, Kind, Unsupported
 from compiler.frontend.capture.views import join, view
@@ -31,6 +33,7 @@ def walk_capture(capture: Capture, data: frozenset[str]) -> Flow:
         axes = tuple(flow.atoms.axis(size) for size in value.shape)
         flow.seen[value.name] = Seen(axes, (value.name,), Origin.TABLE)
     flow.streams = {capture.inputs[0].name}
+    flow.edge = not capture.label.startswith("layer")
     for node in capture.nodes:
         _step(flow, Call(node))
     return flow
@@ -47,10 +50,11 @@ def _step(flow: Flow, call: Call) -> None:
         return _constant(flow, call)
     if call.name in ("aten.cat", "aten.concat", "aten.concatenate") and _permutes(flow, call):
         return None
-    if view(flow, call):
+    placed = one_place(flow, call)
+    if not placed and (shifts(flow, call) or view(flow, call)):
         return None
     rule = RULES.get(call.name)
-    why = "is not known" if rule is None else rule(flow, call)
+    why = placed or ("is not known" if rule is None else rule(flow, call))
     if why is None:
         return None
     flow.unsupported.append(Unsupported(call.node, why))
@@ -304,6 +308,9 @@ def _experts(flow: Flow, call: Call) -> None:
 def _recurrence(flow: Flow, call: Call) -> None:
     place = 2 if call.name in costs.DELTAS else 0
     axes = flow.seen[call.must(place)].axes
+    for name in call.refs() if call.name == SCAN else ():
+        for one, other in zip(reversed(axes), reversed(flow.seen[name].axes), strict=False):
+            flow.atoms.unify(one, other)
     flow.add(Kind.RECURRENCE, call, (axes,), flow.atoms.flat(axes))
 
 
@@ -321,8 +328,8 @@ def _conv(flow: Flow, call: Call) -> str | None:
         depthwise = len(weight) == 3 and flow.atoms.extent(weight[1]) == 1
         if depthwise and flow.atoms.extent(weight[0]) == flow.atoms.extent(x[1]):
             flow.atoms.unify(weight[0], x[1])
-        elif not flow.atoms.unify(weight[1], x[1]):
-            return "has groups of channels"
+        elif not flow.atoms.unify(weight[1], _of_group(flow, x[1], weight)):
+            return "has groups of channels whose parts do not match"
         axes = (x[0], weight[0], _along_tokens(flow, x[2], call.shape[2]))
     kernel = weight[-1]
     reduced = (*kernel, *(weight[1] if len(weight) == 3 else ()))
@@ -330,6 +337,20 @@ def _conv(flow: Flow, call: Call) -> str | None:
     points = tuple(flow.atoms.tokens if atom in rows else atom for atom in flow.atoms.flat(axes))
     flow.add(Kind.CONV, call, (axes,), points, reduced=reduced, flops=2)
     return None
+
+
+def _of_group(flow: Flow, channels: Axis, weight: Axes) -> Axis:
+    """The channels that one output of a convolution reads: all of them, or those of its group.
+
+    Groups are the slowest part of both, so input and output have the same ones.
+    """
+    inside = flow.atoms.extent(weight[1])
+    groups = flow.atoms.extent(channels) // inside
+    parts = flow.atoms.regroup((channels,), (groups, inside)) if groups > 1 else None
+    if parts is None:
+        return channels
+    whole = flow.atoms.regroup((weight[0],), (groups, flow.atoms.extent(weight[0]) // groups))
+    return parts[1] if whole is not None and flow.atoms.unify(whole[0], parts[0]) else channels
 
 
 def _along_tokens(flow: Flow, axis: Axis, size: int) -> Axis:
@@ -365,6 +386,6 @@ _TABLE: Final[tuple[tuple[frozenset[str], Rule], ...]] = (
     (frozenset({"rdutune.experts"}), _experts),
     (frozenset({INDEX}), _indexer),
     (frozenset({CHOSEN}), _chosen),
-    (frozenset(f"rdutune.{n}" for n in ("ssm_scan", "selective_scan")) | costs.DELTAS, _recurrence),
+    (frozenset({SCAN, "rdutune.ssm_scan", "rdutune.selective_scan"}) | costs.DELTAS, _recurrence),
 )
 RULES: Final[dict[str, Rule]] = {name: rule for names, rule in _TABLE for name in names}
