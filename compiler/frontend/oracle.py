@@ -171,7 +171,7 @@ def _repeats(head: Block, op: Op, opened: Any) -> int:
     if opened.config is None or any(dim.name == "tokens" and dim.size > 1 for one in head.ops for dim in one.dims):
         return 1
     with opened.mode:
-        asked = "logits_to_keep" in example(opened, 1, 1)
+        asked = "logits_to_keep" in example(opened, 1, 1, False)
     every = START_TOKENS if getattr(opened.config, "is_encoder_decoder", False) else TRACED_TOKENS
     return 1 if asked and op.name == "head.lm_head" else every
 
