@@ -1,7 +1,7 @@
 """The supported families: what each reads from a config, and the way from MODEL to a ModelSpec.
 
-One row a `model_type` (rows.py, moe_rows.py, hybrid_rows.py). A row says which facts the published code of the family
-reads and which rules it has for absent keys.
+One row a `model_type` (rows.py, moe_rows.py, hybrid_rows.py, relative_rows.py). A row says which facts the published
+code of the family reads and which rules it has for absent keys.
 """
 
 from dataclasses import replace
@@ -19,6 +19,7 @@ from compiler.frontend.moe_rows import EXPERTS
 from compiler.frontend.python_file import python_place, run_function
 from compiler.frontend.quant import read_dtype, read_quantisation
 from compiler.frontend.read import HERE, Source, describe, in_transformers, open_model
+from compiler.frontend.relative_rows import RELATIVES
 from compiler.frontend.rows import DENSE
 from compiler.frontend.spec import Fact, Ffn, Layer, Mixer, ModelSpec
 from compiler.frontend.unknown import Classified, classify_with
@@ -41,7 +42,7 @@ _ACTIVATIONS = (
 )
 
 
-FAMILIES: Final[dict[str, Family]] = {**DENSE, **EXPERTS, **HYBRIDS, **ENCODERS}
+FAMILIES: Final[dict[str, Family]] = {**DENSE, **EXPERTS, **HYBRIDS, **RELATIVES, **ENCODERS}
 _CLASSES: Final[dict[str, str]] = {name: family.config_class for name, family in FAMILIES.items()}
 
 
