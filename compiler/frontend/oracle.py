@@ -258,13 +258,15 @@ def class_cache(opened: Any, one_row: bool = False) -> tuple[int, str]:
 
     from compiler.frontend.capture.example import example
     from compiler.frontend.capture.failure import FAILURES, place_of, reason
-    from compiler.frontend.capture.patches import patched
+    from compiler.frontend.capture.patches import patched, use_masks
 
     with patched(opened.module), opened.mode, torch.no_grad():
         given = example(opened, TRACED_TOKENS, TRACED_TOKENS)
         try:
             out = opened.module(**given | {"use_cache": True})
         except FAILURES as error:
+            if use_masks(opened.module):
+                return class_cache(opened, one_row)
             where = f"{opened.name}: {place_of(error, opened.module)}"
             raise InputError(where, f"the class does not run with a cache: {reason(error)}") from error
     if getattr(out, "past_key_values", None) is None:
