@@ -119,6 +119,8 @@ def read_spec(source: Source) -> ModelSpec:
                 shell.per_layer,
                 shell.sum_norm,
                 shell.cross,
+                shell.altup,
+                shell.laurel,
             )
             for mixer, ffn in parts
         ),
