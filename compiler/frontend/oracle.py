@@ -14,7 +14,7 @@ from typing import Any
 
 from compiler.errors import InputError
 from compiler.frontend.capture.ir import TRACED_TOKENS
-from compiler.frontend.parts import START_TOKENS, numbered
+from compiler.frontend.parts import START_TOKENS, is_edge, numbered
 from compiler.ir.graph import Block, Graph, Op, Pattern, Phase, Workload
 
 Make = Callable[[Workload], Graph]
