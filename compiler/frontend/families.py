@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from compiler.errors import InputError
-from compiler.frontend.alias import HARMLESS, structural_keys
+from compiler.frontend.alias import structural_keys
 from compiler.frontend.compared import with_stored
 from compiler.frontend.encoder_rows import ENCODERS
 from compiler.frontend.facts import Facts
 from compiler.frontend.family import Family
+from compiler.frontend.harmless import HARMLESS
 from compiler.frontend.hybrid_rows import HYBRIDS
 from compiler.frontend.moe_rows import EXPERTS
 from compiler.frontend.python_file import python_place, run_function

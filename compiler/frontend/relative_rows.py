@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from compiler.frontend import ffn_facts, hybrid_ffn_facts, layouts, mixer_facts, relative_facts, spans
+from compiler.frontend import ffn_facts, hybrid_ffn_facts, layouts, mixer_facts, relative_facts, relative_layouts, spans
 from compiler.frontend.family import Family, Shell, clipped, learned_positions, root_scaled, scaled, soft_logits
 from compiler.frontend.ffn_facts import Plain
 from compiler.frontend.mixer_facts import QKV_STATED, STATED, Bias, Dim, Heads, Kv, QkRule, Rotary
@@ -25,7 +25,7 @@ _DENSE: Final[dict[str, Family]] = {
         "ArceeConfig",
         _LLAMA_HEADS,
         Plain(gated=False, bias="mlp_bias"),
-        Shell(names=layouts.UP_ONLY),
+        Shell(names=relative_layouts.UP_ONLY),
         activation="relu2",
     ),
     "nemotron": Family(
@@ -33,7 +33,7 @@ _DENSE: Final[dict[str, Family]] = {
         "NemotronConfig",
         Heads(spans.no_windows, bias=(STATED,), rotary=Rotary(0.5)),
         Plain(gated=False, bias="mlp_bias"),
-        Shell(LAYER_NORM, names=layouts.UP_ONLY),
+        Shell(LAYER_NORM, names=relative_layouts.UP_ONLY),
         activation="relu2",
     ),
     "jais2": Family(
@@ -41,7 +41,7 @@ _DENSE: Final[dict[str, Family]] = {
         "Jais2Config",
         replace(_LLAMA_HEADS, bias=(Bias("qkvo", "attention_bias", True),)),
         Plain(gated=False, bias="mlp_bias", default=True),
-        Shell(LAYER_NORM, names=layouts.UP_ONLY),
+        Shell(LAYER_NORM, names=relative_layouts.UP_ONLY),
         activation="relu2",
     ),
     "olmo3": Family(
@@ -74,7 +74,7 @@ _DENSE: Final[dict[str, Family]] = {
         "ExaoneConfig",
         Heads(spans.no_windows, bias=(STATED,)),
         Plain(bias="mlp_bias"),
-        Shell(names=layouts.EXAONE),
+        Shell(names=relative_layouts.EXAONE),
     ),
     "internlm3": Family(
         "LlamaForCausalLM",
@@ -89,7 +89,7 @@ _DENSE: Final[dict[str, Family]] = {
         "HyperCLOVAXConfig",
         _LLAMA_HEADS,
         Plain(bias="mlp_bias"),
-        Shell(names=layouts.HYPERCLOVAX),
+        Shell(names=relative_layouts.HYPERCLOVAX),
         (scaled, relative_facts.optional_post_norm),
     ),
     "vaultgemma": Family(
@@ -119,7 +119,7 @@ _GPT: Final[dict[str, Family]] = {
         "OPTConfig",
         replace(_UNROTATED, bias=(Bias("qkvo", "enable_bias", True),)),
         Plain(gated=False, bias="enable_bias", default=True),
-        Shell(LAYER_NORM, names=layouts.OPT),
+        Shell(LAYER_NORM, names=relative_layouts.OPT),
         (relative_facts.opt,),
         tied=True,
         activation="relu",
@@ -129,7 +129,7 @@ _GPT: Final[dict[str, Family]] = {
         "BioGptConfig",
         replace(_UNROTATED, bias=(Bias("qkvo"),)),
         Plain(gated=False, default=True),
-        Shell(LAYER_NORM, names=layouts.BIOGPT),
+        Shell(LAYER_NORM, names=relative_layouts.BIOGPT),
         (relative_facts.offset_positions,),
         tied=True,
         activation="gelu",
@@ -139,7 +139,7 @@ _GPT: Final[dict[str, Family]] = {
         "MptConfig",
         replace(_GPT_HEADS, alibi=True),
         Plain(gated=False, times=4, fixed=True),
-        Shell(Norm(NormKind.LAYER), names=layouts.MPT),
+        Shell(Norm(NormKind.LAYER), names=relative_layouts.MPT),
         (relative_facts.mpt, clipped),
         tied=True,
         activation="gelu",
@@ -149,7 +149,7 @@ _GPT: Final[dict[str, Family]] = {
         "CodeGenConfig",
         replace(_GPT_HEADS, rotary=Rotary(dim=True)),
         Plain(gated=False, default=True, times=4),
-        Shell(LAYER_NORM, wiring=Wiring.PARALLEL, names=layouts.CODEGEN, head_bias=True),
+        Shell(LAYER_NORM, wiring=Wiring.PARALLEL, names=relative_layouts.CODEGEN, head_bias=True),
         activation="gelu_new",
     ),
     "gpt_neo": Family(
@@ -157,7 +157,7 @@ _GPT: Final[dict[str, Family]] = {
         "GPTNeoConfig",
         replace(_UNROTATED, spans=relative_facts.local_windows, bias=(Bias("o"),)),
         Plain(gated=False, default=True, times=4),
-        Shell(LAYER_NORM, names=layouts.GPT_NEO),
+        Shell(LAYER_NORM, names=relative_layouts.GPT_NEO),
         (learned_positions,),
         tied=True,
         activation="gelu_new",
@@ -182,7 +182,7 @@ _GPT: Final[dict[str, Family]] = {
             rotary=Rotary(0.5),
         ),
         Plain(gated=False, default=True),
-        Shell(LAYER_NORM, names=layouts.PERSIMMON),
+        Shell(LAYER_NORM, names=relative_layouts.PERSIMMON),
         activation="relu2",
     ),
 }
