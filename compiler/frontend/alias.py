@@ -1,4 +1,4 @@
-"""What configuration keys mean: every spelling of a fact, keys that are harmless, keys that would change structure.
+"""What configuration keys mean: every spelling of a fact, and the keys that would change structure.
 
 This is the only place where a spelling is written down. A dotted spelling is a path into nested objects.
 """
