@@ -161,7 +161,7 @@ def show_evaluations(out: Console, rows: Sequence[tuple[str, Evaluation]], w: Wo
         f"HBM: parameter and cache bytes once, of peak. Bound: {bound_words(bound.limiter)}. Gap: latency over bound.",
     )
     if over:
-        line(out, "", "HBM above 100%: it counts every expert, and a step reads only the chosen ones.")
+        line(out, "", "HBM above 100%: it counts all experts and tables, and a step reads the chosen experts and rows.")
     for name, rejected in refused:
         for d in rejected.diagnostics[:3]:
             line(out, name, str(d), "red")

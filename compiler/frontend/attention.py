@@ -4,6 +4,7 @@ Decode reads the cache as a block input and gives the appended rows; prefill giv
 every token meets every cached token, as the published kernels' FLOP counters count it.
 """
 
+from compiler.frontend.altup_ops import add_laurel, laurel_residual, predict
 from compiler.frontend.builder import BlockBuilder, Weight
 from compiler.frontend.compressed import CompressedAttention
 from compiler.frontend.compressed_ops import add_compressed, compressed_sizes
@@ -42,7 +43,8 @@ def add_mixer(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
     It reads `x` (behind `attn.norm`) and ends in `attn.y`, in a parallel layer in `attn.out`.
     """
     part = "mixer" if isinstance(layer.mixer, Recurrent) else "attn"
-    source = enter_part(b, layer.hyper, part, "x") if layer.hyper else "x"
+    x = predict(b, "x") if layer.altup else "x"
+    source = enter_part(b, layer.hyper, part, x) if layer.hyper else x
     if layer.pre_norm:
         b.norm(f"{part}.norm", source, "attn.normed", "tokens hidden", layer.norm)
         source = "attn.normed"
@@ -71,12 +73,14 @@ def add_mixer(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
         b.norm(f"{part}.post_norm", last, "attn.out_normed", "tokens hidden", layer.norm)
         last = "attn.out_normed"
     if layer.hyper:
-        leave_part(b, part, "x", last, "attn.y")
+        leave_part(b, part, x, last, "attn.y")
     elif layer.sum_norm:
-        b.pointwise(f"{part}.residual", ("x", last), "attn.sum", "tokens hidden")
+        b.pointwise(f"{part}.residual", (x, last), "attn.sum", "tokens hidden")
         b.norm(f"{part}.sum_norm", "attn.sum", "attn.y", "tokens hidden", layer.norm)
+    elif layer.laurel:
+        laurel_residual(b, (x, last, source, add_laurel(b, source)), "attn.y")
     elif layer.wiring is Wiring.SERIAL:
-        b.pointwise(f"{part}.residual", ("x", last), "attn.y", "tokens hidden")
+        b.pointwise(f"{part}.residual", (x, last), "attn.y", "tokens hidden")
     return out
 
 

@@ -7,6 +7,7 @@ the head where the workload says so; an encoder is a stack before the decoder's.
 from dataclasses import dataclass, replace
 
 from compiler.errors import InputError
+from compiler.frontend.altup_ops import altup_sizes
 from compiler.frontend.attention import add_mixer, mixer_sizes
 from compiler.frontend.builder import BlockBuilder
 from compiler.frontend.cross import add_cross
@@ -156,8 +157,10 @@ def _layer(
     sizes |= ffn_sizes(layer.ffn) if layer.ffn else {}
     sizes |= hyper_sizes(layer.hyper) if layer.hyper else {}
     sizes |= {"per_layer": layer.per_layer.width} if layer.per_layer else {}
+    sizes |= altup_sizes(layer.altup) if layer.altup else {}
+    sizes |= {"laurel_rank": layer.laurel.rank} if layer.laurel else {}
     b = BlockBuilder(sizes, kept, spec.names)
-    b.enter("x", STREAMS if layer.hyper else "tokens hidden")
+    b.enter("x", STREAMS if layer.hyper or layer.altup else "tokens hidden")
     if layer.per_layer:
         b.enter("per_layer", "tokens per_layer")
     cache = add_mixer(b, layer, workload.phase) if layer.mixer else ()

@@ -1,5 +1,6 @@
 """The blocks around the layers: embedding, head, sampling; the stems of images and sounds."""
 
+from compiler.frontend.altup_ops import altup_sizes, gather, spread
 from compiler.frontend.builder import BlockBuilder, Weight
 from compiler.frontend.flops import ACTIVATION_FLOPS, SOFTCAP_FLOPS
 from compiler.frontend.hyper import STREAMS, collapse_head, expand, hyper_sizes
@@ -40,14 +41,14 @@ def _ids(b: BlockBuilder, spec: ModelSpec, kind: str, given: tuple[str, ...]) ->
     ids = b.enter("ids", "tokens", Role.INPUT, DType.INT32)
     tables = {"embed": "vocab", "embed.types": "types", "embed.positions": "positions"}
     rows = tuple(f"{role}.rows" for role, table in tables.items() if table in b.sizes)
-    after = (spec.embed_norm, spec.hyper)
+    after = spec.embed_norm or spec.hyper or spec.altup
     last = "y"
     for role, table in tables.items():
         if table not in b.sizes:
             continue
         name = f"{role}.gather" if role == "embed" else role
         weight = b.weight(f"w.{name}", f"{table} hidden", f"{spec.names.module(role)}.weight")
-        last = "y" if len(rows) == 1 and after == (None, None) else f"{role}.rows"
+        last = "y" if len(rows) == 1 and after is None else f"{role}.rows"
         op = Op(name, Pattern.GATHER, b.dims("tokens hidden"), (ids, weight), (last,), flops_per_point=0)
         b.emit(op, "tokens hidden")
     if len(rows) > 1:
@@ -57,8 +58,10 @@ def _ids(b: BlockBuilder, spec: ModelSpec, kind: str, given: tuple[str, ...]) ->
         b.norm("embed.norm", last, "y", "tokens hidden", spec.embed_norm)
     if spec.hyper:
         expand(b, last, "y")
+    if spec.altup:
+        spread(b, spec.altup, last, "y")
     if spec.per_layer:
-        given = (embed_per_layer(b, ids, "y"), *given)
+        given = (embed_per_layer(b, ids, last if spec.altup else "y"), *given)
     return b.block(kind, ("y", *given))
 
 
@@ -112,9 +115,11 @@ def head(spec: ModelSpec, workload: Workload, kept: Storage, module: Module | No
     tokens = workload.tokens if spec.head else workload.batch
     b = _edge(spec, kept.with_apart(apart | kept.apart), tokens, workload.batch)
     b.names = spec.names if module is None else spec.names.of_mtp(module.layer)
-    source = b.enter("x", STREAMS if spec.hyper else "tokens hidden")
+    source = b.enter("x", STREAMS if spec.hyper or spec.altup else "tokens hidden")
     if spec.hyper:
         source = collapse_head(b, source)
+    if spec.altup:
+        source = gather(b, spec.altup, source)
     if spec.head and spec.head.transform:
         dense = Weight(b.names.module("head.transform"), bias=True)
         b.sizes["transformed"] = b.sizes["hidden"]
@@ -162,5 +167,6 @@ def _edge(spec: ModelSpec, kept: Storage, tokens: int, batch: int) -> BlockBuild
     sizes |= {"classes" if _classifies(spec) else "vocab": spec.vocab}
     sizes |= hyper_sizes(spec.hyper) if spec.hyper else {}
     sizes |= per_layer_sizes(spec.per_layer, len(spec.layers)) if spec.per_layer else {}
+    sizes |= altup_sizes(spec.altup) | {"hidden_out": spec.hidden} if spec.altup else {}
     tables = {"positions": spec.positions, "types": spec.types}
     return BlockBuilder(sizes | {name: rows for name, rows in tables.items() if rows}, kept, spec.names)

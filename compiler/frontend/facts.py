@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from compiler.errors import InputError
-from compiler.frontend.alias import HARMLESS, LIMIT, LIMITS, OUTER_FACTS, STRUCTURAL, spellings, structural_keys
+from compiler.frontend.alias import LIMIT, LIMITS, OUTER_FACTS, STRUCTURAL, spellings, structural_keys
+from compiler.frontend.harmless import HARMLESS
 from compiler.frontend.read import Source, describe
 from compiler.frontend.spec import Fact, FactValue, Status
 

@@ -1,7 +1,7 @@
 """The supported families: what each reads from a config, and the way from MODEL to a ModelSpec.
 
-One row a `model_type` (rows.py, moe_rows.py, hybrid_rows.py). A row says which facts the published code of the family
-reads and which rules it has for absent keys.
+One row a `model_type` (rows.py, moe_rows.py, hybrid_rows.py, relative_rows.py). A row says which facts the published
+code of the family reads and which rules it has for absent keys.
 """
 
 from dataclasses import replace
@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import Final
 
 from compiler.errors import InputError
-from compiler.frontend.alias import HARMLESS, structural_keys
+from compiler.frontend.alias import structural_keys
 from compiler.frontend.compared import with_stored
 from compiler.frontend.encoder_rows import ENCODERS
 from compiler.frontend.facts import Facts
 from compiler.frontend.family import Family
+from compiler.frontend.harmless import HARMLESS
 from compiler.frontend.hybrid_rows import HYBRIDS
 from compiler.frontend.moe_rows import EXPERTS
 from compiler.frontend.python_file import python_place, run_function
 from compiler.frontend.quant import read_dtype, read_quantisation
 from compiler.frontend.read import HERE, Source, describe, in_transformers, open_model
+from compiler.frontend.relative_rows import RELATIVES
 from compiler.frontend.rows import DENSE
 from compiler.frontend.spec import Fact, Ffn, Layer, Mixer, ModelSpec
 from compiler.frontend.unknown import Classified, classify_with
@@ -41,7 +43,7 @@ _ACTIVATIONS = (
 )
 
 
-FAMILIES: Final[dict[str, Family]] = {**DENSE, **EXPERTS, **HYBRIDS, **ENCODERS}
+FAMILIES: Final[dict[str, Family]] = {**DENSE, **EXPERTS, **HYBRIDS, **RELATIVES, **ENCODERS}
 _CLASSES: Final[dict[str, str]] = {name: family.config_class for name, family in FAMILIES.items()}
 
 
@@ -118,6 +120,8 @@ def read_spec(source: Source) -> ModelSpec:
                 shell.per_layer,
                 shell.sum_norm,
                 shell.cross,
+                shell.altup,
+                shell.laurel,
             )
             for mixer, ffn in parts
         ),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from compiler.frontend.altup import AltUp, Laurel
 from compiler.frontend.compressed import HyperConnections
 from compiler.frontend.facts import Facts
 from compiler.frontend.layouts import FALCON, FALCON_NORMS, LLAMA
@@ -37,6 +38,8 @@ class Shell:
     stem: Stem | None = None
     head: EncoderHead | None = None
     encoder: Encoder | None = None
+    altup: AltUp | None = None
+    laurel: Laurel | None = None
 
 
 #: A change of the shell by what a config says.

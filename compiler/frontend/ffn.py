@@ -2,9 +2,10 @@
 
 from dataclasses import replace
 
+from compiler.frontend.altup_ops import correct, scale_active
 from compiler.frontend.builder import BlockBuilder, Weight
-from compiler.frontend.flops import ACTIVATION_FLOPS, GATE_FLOPS, SIGMOID_FLOPS, TOPK_FLOPS
-from compiler.frontend.hyper import enter_part, leave_part
+from compiler.frontend.flops import ACTIVATION_FLOPS, CUTOFF_FLOPS, GATE_FLOPS, SIGMOID_FLOPS, TOPK_FLOPS
+from compiler.frontend.hyper import STREAMS, enter_part, leave_part
 from compiler.frontend.parts import Norm
 from compiler.frontend.per_layer import add_per_layer
 from compiler.frontend.quant import WeightKind
@@ -50,12 +51,17 @@ def add_ffn(b: BlockBuilder, layer: Layer) -> None:
         leave_part(b, "ffn", x, out, "y")
         return
     mixed = ("attn.out_normed" if layer.post_norm else "attn.out",) if layer.mixer and not serial else ()
-    last = "ffn.y" if layer.per_layer else "ffn.sum" if layer.sum_norm else "y"
+    last = "ffn.y" if layer.per_layer or layer.altup else "ffn.sum" if layer.sum_norm else "y"
     b.pointwise("ffn.residual", (x, *mixed, out), last, "tokens hidden", 1 + len(mixed))
     if layer.sum_norm:
         b.norm("ffn.sum_norm", last, "y", "tokens hidden", layer.norm)
+    if layer.altup:
+        corrected = "altup.corrected" if layer.per_layer else "y"
+        correct(b, last, corrected)
+        last = corrected
     if layer.per_layer:
-        add_per_layer(b, last, "y")
+        active = scale_active(b, last) if layer.altup and layer.altup.scaled else last
+        add_per_layer(b, active, last, "y", STREAMS if layer.altup else "tokens hidden")
 
 
 def _swiglu(
@@ -74,8 +80,26 @@ def _swiglu(
         words = f"tokens {width} <- hidden"
         b.project(f"{name}{gate}_proj", (source,), f"{name}{gate}", words, weight(f"{gate}_proj"))
     flops = ACTIVATION_FLOPS + (GATE_FLOPS if ffn.gated else 0)
-    b.pointwise(f"{name}act", tuple(name + gate for gate in gates), f"{name}mid", f"tokens {width}", flops)
+    made = [name + gate for gate in gates]
+    if ffn.sparsity:
+        made[0] = _cut(b, name, width)
+    b.pointwise(f"{name}act", tuple(made), f"{name}mid", f"tokens {width}", flops)
     b.project(f"{name}down_proj", (f"{name}mid",), f"{name}out", f"tokens hidden <- {width}", weight("down_proj"))
+
+
+def _cut(b: BlockBuilder, name: str, width: str) -> str:
+    """What the gate gives above a cutoff, which mean and deviation of its row set; the rest is zero."""
+    cut = Op(
+        f"{name}cutoff",
+        Pattern.REDUCE,
+        b.dims(f"tokens {width}"),
+        (f"{name}gate",),
+        (f"{name}gate_cut",),
+        sequential=(width,),
+        flops_per_point=CUTOFF_FLOPS,
+    )
+    b.emit(cut, f"tokens {width}")
+    return f"{name}gate_cut"
 
 
 def _add_moe(b: BlockBuilder, moe: MoE, sources: tuple[str, str], norm: Norm) -> str:

@@ -10,14 +10,20 @@ from compiler.frontend.parts import positive
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """A feed-forward part all tokens pass through."""
+    """A feed-forward part all tokens pass through.
+
+    sparsity: the share of the gate's elements that are made zero, the least of a token; they are computed all the same.
+    """
 
     width: int
     gated: bool = True
     bias: bool = False
+    sparsity: float = 0.0
 
     def __post_init__(self) -> None:
         positive("dense", self.width)
+        if not 0 <= self.sparsity < 1 or (self.sparsity and not self.gated):
+            raise ValueError(f"dense: {self.sparsity:g} of the elements of a gate are zero")
 
     @property
     def label(self) -> str:

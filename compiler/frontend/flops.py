@@ -19,6 +19,8 @@ SIGMOID_FLOPS: Final = 4
 #: An activation, whichever it is (silu: negate, exponential, add, divide, multiply), and the product with its gate.
 ACTIVATION_FLOPS: Final = 8
 GATE_FLOPS: Final = 1
+#: A cutoff by mean and deviation of a row: sum; subtract, square, sum; subtract, compare.
+CUTOFF_FLOPS: Final = 6
 #: Top-k: comparisons and moves a score.
 TOPK_FLOPS: Final = 4
 #: Of an indexer's score of a head: its rectifier, and its share in the weighted sum of the heads.

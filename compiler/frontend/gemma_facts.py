@@ -13,18 +13,12 @@ from compiler.frontend.spec import Attention, Dense, Ffn, Mixer, MoE, QkNorm, Sc
 
 #: Every sixth layer attends to all tokens where no list says which (Gemma4TextConfig).
 _EVERY: Final = 6
-_UNIT: Final = Norm(scale=False)
+UNIT: Final = Norm(scale=False)
 
 
 def mixers(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
     """Windows, and full attention with heads of another size; the last layers read the cache of earlier ones."""
     types = _types(facts, layers)
-    shared = shared_layers(facts, layers)
-    first = layers - shared
-    lacking = sorted({str(kind) for kind in types[first:]} - {str(kind) for kind in types[:first]})
-    if lacking:
-        what = f"is {shared}: by layer_types no layer before them is {lacking[0]}, whose cache they read"
-        raise facts.error("shared_caches", what, "fewer layers that share")
     if facts.find("bidirectional") is not None:
         facts.word("bidirectional", ("vision",), "vision")
     biased = facts.flag("attention_bias", False)
@@ -39,14 +33,25 @@ def mixers(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
             window=window if kind is Part.SLIDING else None,
             qk_norm=QkNorm.HEAD,
             rotary=_rotary(facts, kind, dim),
-            v_norm=_UNIT,
+            v_norm=UNIT,
             k_is_v=kind is Part.FULL and facts.flag("k_is_v", False),
             q_bias=biased,
             k_bias=biased,
             v_bias=biased,
             o_bias=biased,
         )
-    return tuple(replace(made[kind], borrows=index >= first) for index, kind in enumerate(types))
+    return share_caches(facts, tuple(made[kind] for kind in types), shared_layers(facts, layers))
+
+
+def share_caches(facts: Facts, own: tuple[Attention, ...], shared: int) -> tuple[Mixer | None, ...]:
+    """The attention of each layer; the last `shared` read the cache of the last one before them that has theirs."""
+    first = len(own) - shared
+    lacking = next((mixer for mixer in own[first:] if not any(m.lends(mixer) for m in own[:first])), None)
+    if lacking is not None:
+        kind = Part.FULL if lacking.window is None else Part.SLIDING
+        what = f"is {shared}: by layer_types no layer before them is {kind}, whose cache they read"
+        raise facts.error("shared_caches", what, "fewer layers that share")
+    return tuple(replace(mixer, borrows=index >= first) for index, mixer in enumerate(own))
 
 
 def shared_layers(facts: Facts, layers: int) -> int:

@@ -31,13 +31,23 @@ def none(facts: Facts, layers: int) -> Ffns:
 
 def qwen3_next(facts: Facts, layers: int) -> Ffns:
     """As in Qwen3-MoE, with a shared expert behind a sigmoid gate; the gates of the chosen add up to 1 when silent."""
+    return _gated_shared(facts, layers, True)
+
+
+def qwen2_moe(facts: Facts, layers: int) -> Ffns:
+    """As in Qwen3-Next; the gates of the chosen do not add up to 1 when silent."""
+    return _gated_shared(facts, layers, False)
+
+
+def _gated_shared(facts: Facts, layers: int, silent: bool) -> Ffns:
+    """silent: whether the gates of the chosen add up to 1 when the config does not say."""
     ffns = qwen3_moe(facts, layers)
     if all(isinstance(ffn, Dense) for ffn in ffns):
         return ffns
     if facts.find("normalise") is None:
-        facts.assume("normalise", True, f"{facts.family} takes true when the key is absent")
+        facts.assume("normalise", silent, f"{facts.family} takes {str(silent).lower()} when the key is absent")
     width, normalise = facts.integer("shared_width"), facts.find("normalise")
-    scoring = Scoring(normalise=normalise is None or normalise.value is True)
+    scoring = Scoring(normalise=silent if normalise is None else normalise.value is True)
 
     def shared(moe: MoE) -> MoE:
         return replace(moe, shared_width=width, shared_gate=True, scoring=scoring, names=QWEN_EXPERTS)

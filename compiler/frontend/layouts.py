@@ -11,41 +11,42 @@ from compiler.frontend.ffns import ExpertNames
 from compiler.frontend.names import Names
 
 
-def _modules(edges: dict[str, str], layer: dict[str, str], prefix: str) -> Names:
+def named(edges: dict[str, str], layer: dict[str, str], prefix: str) -> Names:
+    """Modules of the roles around the layers, and of those in a layer, below `prefix`."""
     return Names(prefix, (*edges.items(), *layer.items()))
 
 
-def _fused(module: str) -> dict[str, str]:
+def fused(module: str) -> dict[str, str]:
     """Queries, keys and values in one tensor."""
     return {f"attn.{part}_proj": module for part in "qkv"}
 
 
-_H: Final = "transformer.h.{layer}."
-_WTE: Final = {"embed": "transformer.wte", "head.norm": "transformer.ln_f"}
+GPT_LAYER: Final = "transformer.h.{layer}."
+WTE: Final = {"embed": "transformer.wte", "head.norm": "transformer.ln_f"}
 _WORDS: Final = {"embed": "transformer.word_embeddings", "head.norm": "transformer.ln_f"}
 #: An ffn without a gate has its first projection in the role of the gate.
-_FOUR_H: Final = {"ffn.gate_proj": "mlp.dense_h_to_4h", "ffn.down_proj": "mlp.dense_4h_to_h"}
-_QKV: Final = {**_fused("self_attention.query_key_value"), "attn.o_proj": "self_attention.dense"}
+FOUR_H: Final = {"ffn.gate_proj": "mlp.dense_h_to_4h", "ffn.down_proj": "mlp.dense_4h_to_h"}
+_QKV: Final = {**fused("self_attention.query_key_value"), "attn.o_proj": "self_attention.dense"}
 
 LLAMA: Final = Names()
-GPT2: Final = _modules(
-    {**_WTE, "embed.positions": "transformer.wpe"},
+GPT2: Final = named(
+    {**WTE, "embed.positions": "transformer.wpe"},
     {
         "attn.norm": "ln_1",
         "ffn.norm": "ln_2",
-        **_fused("attn.c_attn"),
+        **fused("attn.c_attn"),
         "attn.o_proj": "attn.c_proj",
         "ffn.gate_proj": "mlp.c_fc",
         "ffn.down_proj": "mlp.c_proj",
     },
-    _H,
+    GPT_LAYER,
 )
-BLOOM: Final = _modules({**_WORDS, "embed.norm": "transformer.word_embeddings_layernorm"}, {**_QKV, **_FOUR_H}, _H)
-FALCON: Final = _modules(_WORDS, {**_QKV, **_FOUR_H}, _H)
+BLOOM: Final = named({**_WORDS, "embed.norm": "transformer.word_embeddings_layernorm"}, {**_QKV, **FOUR_H}, GPT_LAYER)
+FALCON: Final = named(_WORDS, {**_QKV, **FOUR_H}, GPT_LAYER)
 #: Falcon with a norm for each of the parallel parts.
-FALCON_NORMS: Final = _modules(_WORDS, {**_QKV, **_FOUR_H, "attn.norm": "ln_attn", "ffn.norm": "ln_mlp"}, _H)
-GPTJ: Final = _modules(
-    _WTE,
+FALCON_NORMS: Final = named(_WORDS, {**_QKV, **FOUR_H, "attn.norm": "ln_attn", "ffn.norm": "ln_mlp"}, GPT_LAYER)
+GPTJ: Final = named(
+    WTE,
     {
         "attn.norm": "ln_1",
         **{f"attn.{part}_proj": f"attn.{part}_proj" for part in "qkv"},
@@ -53,15 +54,15 @@ GPTJ: Final = _modules(
         "ffn.gate_proj": "mlp.fc_in",
         "ffn.down_proj": "mlp.fc_out",
     },
-    _H,
+    GPT_LAYER,
 )
-GPT_NEOX: Final = _modules(
+GPT_NEOX: Final = named(
     # the embed_out of the checkpoints is the lm_head of transformers
     {"embed": "gpt_neox.embed_in", "head.norm": "gpt_neox.final_layer_norm", "head.lm_head": "embed_out"},
-    {**_fused("attention.query_key_value"), "attn.o_proj": "attention.dense", **_FOUR_H},
+    {**fused("attention.query_key_value"), "attn.o_proj": "attention.dense", **FOUR_H},
     "gpt_neox.layers.{layer}.",
 )
-PHI: Final = _modules(
+PHI: Final = named(
     {"head.norm": "model.final_layernorm"},
     {
         "attn.o_proj": "self_attn.dense",
@@ -74,7 +75,7 @@ PHI: Final = _modules(
 )
 _PARTS: Final = ("gate", "up", "down")
 _GATE_UP: Final = {"ffn.gate_proj": "mlp.gate_up_proj", "ffn.up_proj": "mlp.gate_up_proj"}
-PHI3: Final = Names(modules=(*_fused("self_attn.qkv_proj").items(), *_GATE_UP.items()))
+PHI3: Final = Names(modules=(*fused("self_attn.qkv_proj").items(), *_GATE_UP.items()))
 GLM: Final = Names(modules=tuple(_GATE_UP.items()))
 GLM4: Final = Names(
     modules=(
@@ -97,12 +98,12 @@ HUNYUAN: Final = Names(
     modules=(("attn.q_norm", "self_attn.query_layernorm"), ("attn.k_norm", "self_attn.key_layernorm"))
 )
 LLAMA4: Final = Names(modules=tuple((f"ffn.{part}_proj", f"feed_forward.{part}_proj") for part in _PARTS))
-DBRX: Final = _modules(
+DBRX: Final = named(
     {"embed": "transformer.wte", "head.norm": "transformer.norm_f"},
     {
         "attn.norm": "norm_attn_norm.norm_1",
         "ffn.norm": "norm_attn_norm.norm_2",
-        **_fused("norm_attn_norm.attn.Wqkv"),
+        **fused("norm_attn_norm.attn.Wqkv"),
         "attn.o_proj": "norm_attn_norm.attn.out_proj",
     },
     "transformer.blocks.{layer}.",

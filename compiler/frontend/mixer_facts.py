@@ -18,6 +18,7 @@ class Kv(StrEnum):
     RULE = "rule"  # num_key_value_heads, all heads when absent
     ALL = "all"  # all heads, fixed by the family's code
     FALCON = "falcon"  # by multi_query and new_decoder_architecture
+    QUERY = "query"  # one where multi_query is true, else all heads
 
 
 class Dim(StrEnum):
@@ -26,6 +27,7 @@ class Dim(StrEnum):
     NEEDED = "needed"  # head_dim
     RULE = "rule"  # head_dim, hidden / heads when absent
     QUOTIENT = "quotient"  # hidden / heads, fixed by the family's code
+    STATED = "stated"  # head_dim, which must be hidden / heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,10 @@ class Heads:
             return heads
         if self.kv is Kv.FALCON:
             return _falcon_kv_heads(facts, heads)
+        if self.kv is Kv.QUERY:
+            one = facts.flag("multi_query")
+            facts.ignore("kv_heads", f"multi_query is {str(one).lower()}")
+            return 1 if one else heads
         found = facts.maybe_integer("kv_heads")
         if found is None:
             if self.kv is not Kv.RULE:
@@ -201,9 +207,9 @@ class Heads:
 
     def _head_dim(self, facts: Facts, heads: int) -> int:
         found = facts.maybe_integer("head_dim")
-        if found is not None and self.dim is not Dim.QUOTIENT:
+        if found is not None and self.dim not in (Dim.QUOTIENT, Dim.STATED):
             return found
-        if self.dim is Dim.NEEDED and not facts.source.defaults:
+        if found is None and self.dim in (Dim.NEEDED, Dim.STATED) and not facts.source.defaults:
             raise facts.missing("head_dim")
         size = quotient(facts, heads)
         if found is not None and found != size:

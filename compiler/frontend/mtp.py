@@ -24,9 +24,9 @@ def mtp_layer(spec: ModelSpec) -> Layer:
 
 def mtp_params(spec: ModelSpec) -> int | None:
     """Parameters of the modules beside those of the model, whose embedding and head they share; None where a module is
-    not described here (behind hyper-connections).
+    not described here (behind several streams).
     """
-    if spec.hyper and spec.mtp_modules:
+    if (spec.hyper or spec.altup) and spec.mtp_modules:
         return None
     layer, hidden = mtp_layer(spec), spec.hidden
     parts = [part.params(hidden) for part in (layer.mixer, layer.ffn) if part is not None]
@@ -39,8 +39,8 @@ def extended(spec: ModelSpec) -> ModelSpec:
     """`spec` with the layers of its modules behind its own; InputError where it has none."""
     if not spec.mtp_modules:
         raise InputError(spec.name, "has no MTP modules", "a model whose config states some, or no --mtp")
-    if spec.hyper:
-        raise InputError(spec.name, "MTP modules behind hyper-connections are not described", "no --mtp")
+    if spec.hyper or spec.altup:
+        raise InputError(spec.name, "MTP modules behind several streams are not described", "no --mtp")
     return replace(spec, layers=(*spec.layers, *(mtp_layer(spec),) * spec.mtp_modules))
 
 

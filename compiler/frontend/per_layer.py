@@ -31,12 +31,15 @@ def embed_per_layer(b: BlockBuilder, ids: str, embedded: str) -> str:
     return INPUTS
 
 
-def add_per_layer(b: BlockBuilder, source: str, out: str) -> None:
-    """The hidden states gate the layer's own embedding, which is projected, normalised and added to them."""
+def add_per_layer(b: BlockBuilder, source: str, residual: str, out: str, words: str) -> None:
+    """The hidden states `source` gate the layer's own embedding; projected and normalised, it is added to `residual`.
+
+    words: the dimensions of the residual; of streams, one is left as it is.
+    """
     b.project(
         "ple.gate_proj", (source,), "ple.gate", "tokens per_layer <- hidden", Weight(b.names.module("ple.gate_proj"))
     )
     b.pointwise("ple.act", ("ple.gate", "per_layer"), "ple.mid", "tokens per_layer", ACTIVATION_FLOPS + GATE_FLOPS)
     b.project("ple.proj", ("ple.mid",), "ple.out", "tokens hidden <- per_layer", Weight(b.names.module("ple.proj")))
     b.norm("ple.norm", "ple.out", "ple.normed", "tokens hidden")
-    b.pointwise("ple.residual", (source, "ple.normed"), out, "tokens hidden")
+    b.pointwise("ple.residual", (residual, "ple.normed"), out, words)

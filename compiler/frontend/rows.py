@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
-from compiler.frontend import ffn_facts, gemma_facts, layouts, mixer_facts, spans
+from compiler.frontend import ffn_facts, gemma3n_facts, gemma_facts, layouts, mixer_facts, spans
 from compiler.frontend.family import (
     Family,
     Parallel,
@@ -250,6 +250,16 @@ _GEMMA: Final[dict[str, Family]] = {
         tied=True,
         activation="gelu_pytorch_tanh",
     ),
+    "gemma3n_text": Family(
+        "Gemma3nForCausalLM",
+        "Gemma3nTextConfig",
+        gemma3n_facts.mixers,
+        gemma3n_facts.ffns,
+        _SANDWICH,
+        (soft_logits, root_scaled, gemma_facts.per_layer, gemma3n_facts.streams),
+        tied=True,
+        activation="gelu_pytorch_tanh",
+    ),
     "glm": Family("GlmForCausalLM", "GlmConfig", _GLM_HEADS, Plain(), Shell(names=layouts.GLM)),
     "glm4": Family("Glm4ForCausalLM", "Glm4Config", _GLM_HEADS, Plain(), Shell(post_norm=True, names=layouts.GLM4)),
 }
@@ -260,6 +270,7 @@ DENSE: Final[dict[str, Family]] = {
     **_GEMMA,
     # models around a language model, where the language part does not name its own type
     "gemma3": replace(_GEMMA["gemma3_text"], config_class="Gemma3Config"),
+    "gemma3n": replace(_GEMMA["gemma3n_text"], config_class="Gemma3nConfig"),
     "gemma4": replace(_GEMMA["gemma4_text"], config_class="Gemma4Config"),
     "mistral3": replace(_LLAMA["mistral"], config_class="Mistral3Config"),
 }

@@ -10,6 +10,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from compiler.frontend.altup import AltUp, Laurel
 from compiler.frontend.compressed import CompressedAttention, Compressor, HyperConnections
 from compiler.frontend.ffns import Dense, ExpertNames, Ffn, MoE, Scoring
 from compiler.frontend.linear import (
@@ -34,6 +35,7 @@ from compiler.ir.dtype import DType
 __all__ = [
     "LAYER_NORM",
     "RMS",
+    "AltUp",
     "Attention",
     "Beside",
     "CompressedAttention",
@@ -48,6 +50,7 @@ __all__ = [
     "HyperConnections",
     "KimiDelta",
     "LatentAttention",
+    "Laurel",
     "Layer",
     "LightningAttention",
     "LinearMixer",
@@ -119,6 +122,8 @@ class Layer:
     streams, which all layers of a model have. per_layer: behind both, an embedding of the layer's own is added.
     sum_norm: a norm behind each sum with the residual, which the next part and the next sum read (BERT). cross: between
     mixer and feed-forward part, attention to an encoder's output.
+    altup: the layer works on one of several streams, which all layers of a model have. laurel: a branch beside the
+    mixer.
     """
 
     mixer: Mixer | None
@@ -131,6 +136,8 @@ class Layer:
     per_layer: PerLayer | None = None
     sum_norm: bool = False
     cross: Attention | None = None
+    altup: AltUp | None = None
+    laurel: Laurel | None = None
 
     def __post_init__(self) -> None:
         if self.mixer is None and self.ffn is None:
@@ -146,6 +153,14 @@ class Layer:
             raise ValueError("a norm behind each sum, and other norms, streams, or parts side by side")
         if self.cross and not _like(self.mixer, self.cross):
             raise ValueError("cross attention whose heads are not those of the attention before it")
+        if (self.altup or self.laurel) and not self._plain:
+            raise ValueError("alternating updates or an augmented residual, and no plain attention and ffn")
+
+    @property
+    def _plain(self) -> bool:
+        """Whether it is attention behind a norm, then a feed-forward part, and one stream."""
+        serial = self.wiring is Wiring.SERIAL and self.pre_norm and not (self.hyper or self.cross)
+        return serial and isinstance(self.mixer, Attention) and self.ffn is not None
 
     @property
     def label(self) -> str:
@@ -235,6 +250,8 @@ class ModelSpec:
             raise ValueError("model: cross attention, and no encoder")
         if (self.head is not None) != self.encodes or (self.stem and not self.encodes):
             raise ValueError("model: a head of an encoder, or a stem, and layers that are none, or the reverse")
+        if len({layer.altup for layer in self.layers}) > 1:
+            raise ValueError("model: layers with different alternating updates")
         own = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
         for index, mixer in enumerate(own):
             if mixer.borrows and not any(earlier.lends(mixer) for earlier in own[:index]):
@@ -280,6 +297,11 @@ class ModelSpec:
         """The per-layer embeddings of the layers."""
         return self.layers[0].per_layer
 
+    @property
+    def altup(self) -> AltUp | None:
+        """The alternating updates of the layers."""
+        return self.layers[0].altup
+
     def _sum(self, ffns: list[int]) -> int:
         total = self._layers_sum(ffns) + (self.norm.params(self.hidden) if self.norm else 0)
         tables = 0 if self.stem else self.vocab  # a head that is the embedding is counted as that
@@ -307,6 +329,8 @@ class ModelSpec:
         if self.per_layer:
             edges += self.per_layer.embedding_params(self.hidden, len(self.layers))
             norms += self.per_layer.params(self.hidden) * len(self.layers)
+        edges += self.altup.edge_params(self.hidden) if self.altup else 0
+        norms += sum(part.params(self.hidden) for layer in self.layers for part in (layer.altup, layer.laurel) if part)
         return edges + norms + mixers + sum(ffns)
 
     @property

@@ -11,8 +11,9 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import takewhile
 
 from compiler.errors import InputError
-from compiler.frontend.alias import ALIASES, HARMLESS, STRUCTURAL, spellings
+from compiler.frontend.alias import ALIASES, STRUCTURAL, spellings
 from compiler.frontend.facts import MissingFact, dig
+from compiler.frontend.harmless import HARMLESS
 from compiler.frontend.layer_words import LayerWord, entries_of, layer_words
 from compiler.frontend.read import HERE, Source, describe
 from compiler.frontend.spec import ModelSpec, Status
