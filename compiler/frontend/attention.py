@@ -16,6 +16,7 @@ from compiler.frontend.linear import Recurrent
 from compiler.frontend.quant import WeightKind
 from compiler.frontend.recurrent import add_linear, linear_sizes
 from compiler.frontend.spec import Attention, Beside, LatentAttention, Layer, Mixer, QkNorm, Wiring
+from compiler.ir.dtype import DType
 from compiler.ir.graph import Op, Pattern, Phase, Role
 
 
@@ -161,6 +162,8 @@ def _add_mla(b: BlockBuilder, mixer: LatentAttention, phase: Phase, source: str)
     rows = "cached" if mixer.indexer else "context"
     if phase is Phase.DECODE:
         b.enter("attn.latent_cache", f"batch {rows} latent_dim", Role.KV_CACHE)
+    if mixer.borrows_choice:
+        b.enter("attn.selection", "tokens context", Role.BORROWED, DType.INT32)
     _mla_query(b, mixer, source)
     down = Weight(b.names.module("attn.kv_a_proj"), mixer.bias)
     b.project("attn.kv_a_proj", (source,), "attn.kv_a", "tokens kv_a <- hidden", down)
@@ -171,7 +174,7 @@ def _add_mla(b: BlockBuilder, mixer: LatentAttention, phase: Phase, source: str)
     if phase is Phase.DECODE:
         sources = ("attn.latent_cache", "attn.latent_new")
     if mixer.indexer:
-        out += add_indexer(b, mixer.indexer, phase, source)
+        out += () if mixer.borrows_choice else add_indexer(b, mixer.indexer, phase, source)
         sources = select_latents(b) if phase is Phase.DECODE else sources
     _mla_expand(b, phase, sources, "context" if phase is Phase.DECODE else rows)
     chosen = ("attn.selection",) if mixer.indexer and phase is Phase.PREFILL else ()

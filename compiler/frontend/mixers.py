@@ -107,7 +107,8 @@ class LatentAttention:
     """Multi-head latent attention (DeepSeek-V2 report, section 2.1): one compressed cache row a token for all heads.
 
     `bias` is that of the down projections (query, key-value) and of the output projection. An indexer selects the rows
-    that a token reads; it needs the query's latent. rotary: the shared part of the key is rotated (not in Kimi Linear).
+    that a token reads; it needs the query's latent. borrows_choice: the rows are those that the indexer of an earlier
+    layer chose, and there is none here. rotary: the shared part of the key is rotated (not in Kimi Linear).
     """
 
     heads: int
@@ -119,8 +120,11 @@ class LatentAttention:
     bias: bool = False
     indexer: SparseIndexer | None = None
     rotary: bool = True
+    borrows_choice: bool = False
 
     def __post_init__(self) -> None:
+        if self.borrows_choice and not self.indexer:
+            raise ValueError("latent attention: the choice of an indexer, and no indexer that says how many rows")
         if self.indexer and self.q_lora is None:
             raise ValueError("latent attention: an indexer, and no latent of the query for it")
         ranks = (self.kv_lora, 1 if self.q_lora is None else self.q_lora)
@@ -137,7 +141,8 @@ class LatentAttention:
     @property
     def kv_elements_per_token(self) -> int:
         """Cache elements a token of one layer: the latent, the shared rotary key, the indexer's key."""
-        return self.kv_lora + self.rope + (self.indexer.dim if self.indexer else 0)
+        own = self.indexer if not self.borrows_choice else None
+        return self.kv_lora + self.rope + (own.dim if own else 0)
 
     def cached_tokens(self, context: int) -> int:
         """Tokens of a sequence of `context` that the cache of one layer holds: all."""
@@ -149,7 +154,8 @@ class LatentAttention:
         kv_a = self.kv_lora + self.rope
         down = hidden * kv_a + self.kv_lora + kv_a * self.bias
         up = self.kv_lora * self.heads * (self.nope + self.v_dim)
-        index = self.indexer.params(hidden, self.q_lora) if self.indexer and self.q_lora else 0
+        own = self.indexer if not self.borrows_choice else None
+        index = own.params(hidden, self.q_lora) if own and self.q_lora else 0
         return query + down + up + index + self.heads * self.v_dim * hidden + hidden * self.bias
 
 

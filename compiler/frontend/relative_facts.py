@@ -12,7 +12,7 @@ from compiler.frontend.linear_facts import sparse_latent
 from compiler.frontend.patterns import Part, per_layer, words
 from compiler.frontend.read import describe
 from compiler.frontend.spans import Span
-from compiler.frontend.spec import Mixer, MoE, Scoring
+from compiler.frontend.spec import LatentAttention, Mixer, MoE, Scoring
 
 _WINDOWED: Final = (Part.FULL, Part.SLIDING)
 _SIGMOID: Final = Scoring("sigmoid")
@@ -137,23 +137,47 @@ def _nullable_window(facts: Facts) -> int | None:
 # --- mixers
 
 
+#: Whether a layer shares the indexer of an earlier one, by its word or letter.
+_INDEXERS = {"full": False, "F": False, "shared": True, "S": True}
+#: Layers before the schedule of shared indexers begins (GlmMoeDsaConfig).
+_OFFSET = 2
+
+
 def indexed_latent(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
-    """Latent attention with an indexer of its own in every layer; a shared indexer is an InputError (glm_moe_dsa)."""
-    every = facts.maybe_integer("indexer_frequency")
+    """Latent attention behind an indexer, which a layer has itself or shares with an earlier one (glm_moe_dsa)."""
+    shared = _shared_indexers(facts, layers)
+    if shared[0]:
+        raise facts.error("indexer_types", "begins with a layer that shares an indexer", "full first")
+    made = sparse_latent(facts, layers)
+    pairs = zip(made, shared, strict=True)
+    return tuple(replace(m, borrows_choice=there) if isinstance(m, LatentAttention) else m for m, there in pairs)
+
+
+def _shared_indexers(facts: Facts, layers: int) -> list[bool]:
+    """Which layers share: a word or a letter a layer, else the schedule of `index_topk_freq` and its offset."""
     for fact in ("indexer_types", "indexer_pattern"):
         found = facts.find(fact)
         if found is None:
             continue
         modes = list(found.value) if isinstance(found.value, str | list) else []
-        if len(modes) != layers or any(mode not in ("full", "F") for mode in modes):
-            what = f"is {describe(found.value)}: layers that share an indexer are not modelled"
-            raise facts.error(fact, what, "full in every layer, or no key")
+        if len(modes) != layers:
+            raise facts.error(fact, f"has {len(modes)} entries for {layers} layers", "one entry a layer")
+        bad = next((n for n, mode in enumerate(modes) if mode not in _INDEXERS), None)
+        if bad is not None:
+            raise facts.error(fact, f"is {describe(modes[bad])}", "full or shared (F or S)", f"[{bad}]")
         facts.record(fact, found)
-    if every not in (None, 1):
-        what = f"is {every}: layers that share an indexer are not modelled"
-        raise facts.error("indexer_frequency", what, "1, or no key")
-    facts.ignore("indexer_offset", "every layer has an indexer of its own")
-    return sparse_latent(facts, layers)
+        for other in ("indexer_frequency", "indexer_offset"):
+            facts.ignore(other, f"{found.key} says it")
+        return [_INDEXERS[mode] for mode in modes]
+    every, offset = facts.maybe_integer("indexer_frequency"), facts.maybe_integer("indexer_offset", low=0)
+    if every is None:
+        facts.assume("indexer_frequency", 1, f"{facts.family} has an indexer in every layer when the key is absent")
+        facts.ignore("indexer_offset", "every layer has an indexer of its own")
+        return [False] * layers
+    if offset is None:
+        facts.assume("indexer_offset", _OFFSET, f"{facts.family} takes {_OFFSET} when the key is absent")
+        offset = _OFFSET
+    return [max(index - offset + 1, 0) % every != 0 for index in range(layers)]
 
 
 # --- feed-forward parts

@@ -252,6 +252,10 @@ class ModelSpec:
             raise ValueError("model: a head of an encoder, or a stem, and layers that are none, or the reverse")
         if len({layer.altup for layer in self.layers}) > 1:
             raise ValueError("model: layers with different alternating updates")
+        latents = [layer.mixer for layer in self.layers if isinstance(layer.mixer, LatentAttention)]
+        for index, latent in enumerate(latents):
+            if latent.borrows_choice and all(m.borrows_choice or m.indexer != latent.indexer for m in latents[:index]):
+                raise ValueError("model: a layer borrows the choice of an indexer that no earlier layer has")
         own = [layer.mixer for layer in self.layers if isinstance(layer.mixer, Attention)]
         for index, mixer in enumerate(own):
             if mixer.borrows and not any(earlier.lends(mixer) for earlier in own[:index]):

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from compiler.errors import InputError
-from compiler.frontend import build, load_model
+from compiler.frontend import Frontend, build, load_model, open_door
 from compiler.frontend.capture.lower import lower
 from compiler.frontend.compare import differences
 from compiler.frontend.oracle import Level, checks
+from compiler.frontend.spec import Dense, LatentAttention, Layer, ModelSpec, SparseIndexer
 from compiler.ir.graph import Phase, Workload
 from tests.frontend.small import RELATIVES
 
@@ -68,8 +69,9 @@ def test_caches_are_those_of_the_class(written: Callable[[str], str], name: str)
         ("gpt_neo", {"attention_types": [[["local"], 3]]}, "attention_types: has 3 entries for 4 layers"),
         ("gpt_neo", {"attention_layers": ["local"] * 4}, "attention_layers: differs from attention_types"),
         ("internlm3", {"bias": False}, "bias: .* differs from attention_bias, qkv_bias"),
-        ("glm_moe_dsa", {"index_topk_freq": 4}, "index_topk_freq: is 4: layers that share an indexer"),
-        ("glm_moe_dsa", {"index_topk_pattern": "FSSS"}, "index_topk_pattern: is .* layers that share an indexer"),
+        ("glm_moe_dsa", {"index_topk_pattern": "FSXS"}, r"index_topk_pattern\[2\]: is"),
+        ("glm_moe_dsa", {"indexer_types": ["full"] * 3}, "indexer_types: has 3 entries for 4 layers"),
+        ("glm_moe_dsa", {"indexer_types": ["shared"] * 4}, "begins with a layer that shares an indexer"),
         ("dots1 late", {"max_window_layers": None}, "add max_window_layers, or layer_types"),
         (
             "qwen2_moe",
@@ -95,3 +97,36 @@ def test_windows_lie_where_the_class_has_them(spec_of: Callable[[Any], Any]) -> 
     }
     for name, expected in windows.items():
         assert [layer.mixer.window for layer in spec_of(RELATIVES[name]).layers] == expected, name
+
+
+SHARING = {
+    "listed": {"indexer_types": ["full", "shared", "full", "shared"]},
+    "letters": {"index_topk_pattern": "FFSS"},
+    "scheduled": {"index_topk_freq": 2},
+    "late": {"index_topk_freq": 3, "index_skip_topk_offset": 1},
+}
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_layers_share_an_indexer_as_their_class_does(tmp_path: Path, name: str) -> None:
+    config = RELATIVES["glm_moe_dsa"] | {"index_topk": 16} | SHARING[name]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    spec = load_model(str(tmp_path))
+    shared = [layer.mixer.borrows_choice for layer in spec.layers]
+    assert any(shared) and not shared[0]
+    for result in checks(lambda workload: build(spec, workload), str(tmp_path), tuple(Level)):
+        assert result.equal, result
+    for phase in Phase:
+        work = Workload(phase, 1, 40, 1, "bf16")
+        assert differences(build(spec, work), open_door(str(tmp_path), Frontend.CAPTURE).graph(work)) == ()
+    graph = build(spec, Workload(Phase.DECODE, 1, 40, 1))
+    for kind, there in zip(graph.sequence[1:-2], shared, strict=True):
+        stored = {tensor.name for tensor in graph.block[kind].stored}
+        assert ("attn.index_cache" in stored) != there
+
+
+def test_a_choice_nobody_made_is_refused() -> None:
+    index = SparseIndexer(2, 8, 4)
+    own = LatentAttention(2, 8, 8, 4, 4, 4, indexer=index, borrows_choice=True)
+    with pytest.raises(ValueError, match="no earlier layer has"):
+        ModelSpec("m", "m", 16, 9, True, (Layer(own, Dense(8)),))
