@@ -6,23 +6,15 @@ the head where the workload says so.
 
 from dataclasses import dataclass
 
+from compiler.frontend.apart import Made, stored_otherwise
 from compiler.frontend.attention import SOFTCAP_FLOPS, add_mixer, mixer_sizes
 from compiler.frontend.builder import BlockBuilder, Weight
 from compiler.frontend.ffn import add_ffn, ffn_sizes
 from compiler.frontend.mtp import Module, extended, modules, mtp_embed
-from compiler.frontend.quant import Kept, Storage, WeightKind, storage, stored_apart
+from compiler.frontend.quant import Storage, WeightKind, storage
 from compiler.frontend.spec import Layer, ModelSpec, name_kinds
-from compiler.frontend.stored import Lookup, stored_types
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, Graph, Op, Pattern, Role, Workload
-
-
-@dataclass(frozen=True, slots=True)
-class _Layer:
-    """A layer and the checkpoint keys of its weights that are stored otherwise: together they decide the block."""
-
-    layer: Layer
-    apart: frozenset[tuple[str, Kept]]
 
 
 def build(spec: ModelSpec, workload: Workload) -> Graph:
@@ -32,46 +24,32 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
     """
     model = spec
     spec = extended(model) if workload.mtp else model
-    kept = storage(spec, workload.weights)
-    keys = {layer: _keys(spec, layer, workload, kept) for layer in dict.fromkeys(spec.layers)}
-    layers = [
-        _Layer(layer, stored_apart(spec, workload.weights, kept, keys[layer], index))
-        for index, layer in enumerate(spec.layers)
-    ]
-    if spec.stored and workload.weights == "auto":
-        lookup = Lookup((), spec.stored.table)
-        layers = _by_files(spec, lookup, workload, kept, layers)
-        kept = kept.with_apart(_edges_by_files(spec, lookup, workload, kept))
-    kinds = name_kinds([(item.layer.label, item) for item in layers])
+    kept = storage(spec.checkpoint, workload.weights)
+
+    def make(item: Layer | str, kept: Storage) -> Made:
+        if isinstance(item, str):
+            return (_embed if item == "embed" else _head)(spec, workload, kept)
+        made = _layer(spec, item, workload, kept)
+        return Made(made.block("layer"), tuple(made.builder.matrices))
+
+    items: list[tuple[Layer | str, int]] = [*((layer, index) for index, layer in enumerate(spec.layers))]
+    edges: list[tuple[Layer | str, int]] = [("embed", 0), ("head", 0)]
+    apart = stored_otherwise(spec.checkpoint, workload.weights, kept, [*items, *edges], make)
+    kept = kept.with_apart(frozenset().union(*apart[len(items) :]))
+    layers = list(zip(spec.layers, apart, strict=False))
+    kinds = name_kinds([(layer.label, (layer, own)) for layer, own in layers])
     middle = [
-        _layer(spec, item.layer, workload, kept.with_apart(kept.apart | item.apart)).block(kind)
-        for kind, item in dict(zip(kinds, layers, strict=True)).items()
+        _layer(spec, layer, workload, kept.with_apart(kept.apart | own)).block(kind)
+        for kind, (layer, own) in dict(zip(kinds, layers, strict=True)).items()
     ]
-    ends = _embed(spec, workload, kept), _head(spec, workload, kept), _sample(spec, workload, kept)
+    ends = _embed(spec, workload, kept).block, _head(spec, workload, kept).block, _sample(spec, workload, kept)
     count = len(model.layers)
     sequence = ["embed", *kinds[:count], "head", "sample"]
     more: list[Block] = []
     for module, kind in zip(modules(spec, count) if workload.mtp else (), kinds[count:], strict=True):
-        more += [mtp_embed(spec, module, workload, kept), _head(spec, workload, kept, module)]
+        more += [mtp_embed(spec, module, workload, kept), _head(spec, workload, kept, module).block]
         sequence += [module.kinds[0], kind, module.kinds[1], "sample"]
     return Graph(spec.name, spec.model_type, (ends[0], *middle, *ends[1:], *more), tuple(sequence), workload)
-
-
-def _by_files(spec: ModelSpec, lookup: Lookup, workload: Workload, kept: Storage, layers: list[_Layer]) -> list[_Layer]:
-    """Each layer with the types its weights have in the files."""
-    blocks = {item: _layer(spec, item.layer, workload, kept.with_apart(item.apart)).block("layer") for item in layers}
-    out = []
-    for index, item in enumerate(layers):
-        apart = dict(item.apart) | stored_types(lookup, blocks[item].weights, index)
-        out.append(_Layer(item.layer, frozenset(apart.items())))
-    return out
-
-
-def _edges_by_files(spec: ModelSpec, lookup: Lookup, workload: Workload, kept: Storage) -> frozenset[tuple[str, Kept]]:
-    """The types of embedding and head in the files, where they differ."""
-    blocks = _embed(spec, workload, kept), _head(spec, workload, kept)
-    found = [stored_types(lookup, block.weights, 0) for block in blocks]
-    return frozenset((found[0] | found[1]).items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +76,7 @@ def _layer(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> 
     return _Built(b, "y" if layer.ffn else "attn.y", cache)
 
 
-def _keys(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> tuple[tuple[str, WeightKind], ...]:
-    """Checkpoint keys of the weights of `layer` that may be quantised, and their kinds."""
-    if not spec.quantisation.patterns:
-        return ()
-    return tuple(_layer(spec, layer, workload, kept).builder.quantised)
-
-
-def _embed(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
+def _embed(spec: ModelSpec, workload: Workload, kept: Storage) -> Made:
     b = _edge(spec, kept, workload.tokens)
     ids = b.enter("ids", "tokens", Role.INPUT, DType.INT32)
     gathers = [("embed", "vocab")] + ([("embed.positions", "positions")] if spec.positions else [])
@@ -121,14 +92,12 @@ def _embed(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:
         b.pointwise("embed.add", rows, last, "tokens hidden")
     if spec.embed_norm:
         b.norm("embed.norm", last, "y", "tokens hidden", spec.embed_norm)
-    return b.block("embed", ("y",))
+    return Made(b.block("embed", ("y",)), tuple(b.matrices))
 
 
-def _head(spec: ModelSpec, workload: Workload, kept: Storage, module: Module | None = None) -> Block:
+def _head(spec: ModelSpec, workload: Workload, kept: Storage, module: Module | None = None) -> Made:
     """Logits of the last token of each sequence; those of an MTP module behind a norm of its own."""
-    keys = ((f"{spec.names.module('head.lm_head')}.weight", WeightKind.HEAD),)
-    apart = stored_apart(spec, workload.weights, kept, keys, 0)
-    b = _edge(spec, kept.with_apart(apart | kept.apart), workload.batch)
+    b = _edge(spec, kept, workload.batch)
     b.names = spec.names if module is None else spec.names.of_mtp(module.layer)
     b.enter("x", "tokens hidden")
     b.norm("head.norm", "x", "head.normed", "tokens hidden", spec.norm)
@@ -139,7 +108,7 @@ def _head(spec: ModelSpec, workload: Workload, kept: Storage, module: Module | N
     b.project("head.lm_head", ("head.normed",), out, "tokens vocab <- hidden", weight)
     if spec.softcap:
         b.pointwise("head.softcap", (out,), "logits", "tokens vocab", SOFTCAP_FLOPS)
-    return b.block("head" if module is None else module.kinds[1], ("logits",))
+    return Made(b.block("head" if module is None else module.kinds[1], ("logits",)), tuple(b.matrices))
 
 
 def _sample(spec: ModelSpec, workload: Workload, kept: Storage) -> Block:

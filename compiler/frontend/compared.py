@@ -45,13 +45,19 @@ def with_stored(spec: ModelSpec, folder: Path) -> ModelSpec:
     found = read_stored(folder)
     if found is None:
         return spec
-    tensors = tuple((_renamed(key), tensor) for key, tensor in found.tensors)
-    stored = replace(found, tensors=tensors, names=tuple(_renamed(name) for name in found.names))
+    stored = renamed(found)
+    tensors = stored.tensors
     note = "not used: what it would say comes from the config"
     facts = [Fact("weights", f"{place} {what}", place, note, Status.UNKNOWN) for place, what in stored.problems]
     if tensors:
         facts.insert(0, Fact("weights", f"{len(tensors)} tensors", stored.source, "sizes and types from the headers"))
     return replace(spec, stored=stored, facts=(*spec.facts, *facts, *_differences(spec, stored, folder)))
+
+
+def renamed(found: Stored) -> Stored:
+    """`found` with the language model of a larger one under the names it has alone."""
+    tensors = tuple((_renamed(key), tensor) for key, tensor in found.tensors)
+    return replace(found, tensors=tensors, names=tuple(_renamed(name) for name in found.names))
 
 
 def _renamed(key: str) -> str:
@@ -121,7 +127,7 @@ def _checked(lookup: Lookup, item: Expected, folder: Path) -> DType | None:
 
 def expected(spec: ModelSpec) -> Iterator[Expected]:
     """Every checkpoint tensor of a model, in order of layers; a tensor that two weights share once."""
-    weights = "auto" if supported(spec) else "bf16"
+    weights = "auto" if supported(spec.checkpoint) else "bf16"
     graph = build(replace(spec, stored=None), Workload(Phase.DECODE, 1, 1, 1, weights))
     seen: set[str] = set()
     for index, kind in enumerate(graph.sequence):

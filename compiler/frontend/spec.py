@@ -24,7 +24,7 @@ from compiler.frontend.linear import (
 from compiler.frontend.mixers import Attention, Beside, LatentAttention, Mixer, QkNorm
 from compiler.frontend.names import Names
 from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, positive
-from compiler.frontend.quantisation import Quantisation, Rule, WeightKind
+from compiler.frontend.quantisation import Checkpoint, Quantisation, Rule, WeightKind
 from compiler.frontend.sparse import SparseIndexer
 from compiler.frontend.weights import Stored
 from compiler.ir.dtype import DType
@@ -158,6 +158,11 @@ class ModelSpec:
 
     def __post_init__(self) -> None:
         positive("model", self.hidden, self.vocab, len(self.layers), self.mtp_modules + 1)
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """How its weights are stored."""
+        return Checkpoint(self.name, self.dtype, self.quantisation, self.stored)
 
     @cached_property
     def params(self) -> int:

@@ -222,7 +222,8 @@ def experts(e: Emitter, step: Step) -> None:
     routes = e.read(call.must(1), call.must(2))
     parts = ("gate", "up") if gated else ("gate",)
     for part in parts:
-        inputs = (*rows, *routes, *_expert_weights(e, f"ffn.experts_{part}", (3, 5), f"experts {ffn} {hidden}", step))
+        words = f"experts {ffn} {hidden}"
+        inputs = (*rows, *routes, *_expert_weights(e, f"ffn.experts_{part}", (3, 5), words, step))
         _expert(e, f"ffn.experts_{part}", inputs, f"tokens slots {ffn} <- {hidden}", f"ffn.experts_{part}_out", routing)
     flops = ACTIVATION_FLOPS + (GATE_FLOPS if gated else 0)
     outs = tuple(f"ffn.experts_{part}_out" for part in parts)
@@ -254,11 +255,11 @@ def _expert(e: Emitter, name: str, inputs: tuple[str, ...], words: str, out: str
 
 def _expert_weights(e: Emitter, op: str, places: tuple[int, int], words: str, step: Step) -> tuple[str, ...]:
     """The weight of one projection of all experts, and its bias; gate and up share a tensor of the checkpoint."""
-    matrix, bias = step.call.must(places[0]), step.call.ref(places[1])
-    out = [e.builder.weight(f"w.{op}", words, e.weight_value(matrix).key, WeightKind.EXPERT)]
+    matrix, bias, part = step.call.must(places[0]), step.call.ref(places[1]), int(op.endswith("_up"))
+    out = [e.builder.weight(f"w.{op}", words, e.weight_value(matrix).published(part), WeightKind.EXPERT)]
     if bias is not None:
         kept = " ".join(words.split()[:2])
-        out.append(e.builder.weight(f"b.{op}", kept, e.weight_value(bias).key))
+        out.append(e.builder.weight(f"b.{op}", kept, e.weight_value(bias).published(part)))
     return tuple(out)
 
 

@@ -52,6 +52,9 @@ _OUTPUTS = {
     "head.norm": "head.normed",
 }
 
+#: Projections that no published checkpoint quantises.
+_PLAIN = ("ffn.router", "ffn.shared_gate", "attn.index_weights_proj")
+
 _PATTERNS = {
     Kind.CONTRACT: Pattern.CONTRACT,
     Kind.CONV: Pattern.CONTRACT,
@@ -113,30 +116,42 @@ class Emitter:
         roots = self.layer.flow.roots(values)
         return tuple(dict.fromkeys(tensor for root in roots for tensor in self.tensor.get(root, ())))
 
-    def weight(self, value: str, op: str, kind: WeightKind, words: str = "", prefix: str = "w.") -> str:
-        """The tensor of a weight; the one there is where another op has it already."""
+    def weight(
+        self, value: str, op: str, kind: WeightKind, words: str = "", prefix: str = "w.", reduced: tuple[str, ...] = ()
+    ) -> str:
+        """The tensor of a weight; the one there is where another op has it already.
+
+        reduced: what a product sums over; these dimensions come last, as the columns of the matrix.
+        """
         if value in self.tensor:
             return self.tensor[value][0]
         found = self.weight_value(value)
         embedding = self.tied and op == "head.lm_head" and len(found.shape) > 1
-        key = self.tied if embedding else found.key
+        key = self.tied if embedding else found.published()
         taken = {tensor for names in self.tensor.values() for tensor in names}
-        number, name = 2, f"{prefix}{op}"
+        number, stem = 2, f"{prefix}{op}"
+        name = stem
         while name in taken:
-            name, number = f"{prefix}{op}_{number}", number + 1
-        self.builder.weight(name, words or self.value_words(value), key, kind)
+            name, number = f"{stem}_{number}", number + 1
+        kind = WeightKind.PLAIN if embedding else kind
+        rows = (words or self.value_words(value)).split()
+        columns = [word for word in rows if word in reduced]
+        ordered = " ".join([*(word for word in rows if word not in columns), *columns])
+        self.builder.weight(name, ordered, key, kind, len(columns) or 1)
         self.tensor[value] = (name,)
         return name
 
     def weights(self, step: Step) -> tuple[str, ...]:
         """The weight tensors of a step: matrices of projections may be quantised, everything else stays plain."""
-        matrix = step.kind is Kind.CONTRACT and not self.edge and step.name != "ffn.router"
+        matrix = step.kind is Kind.CONTRACT and not self.edge and step.name not in _PLAIN
+        usual = WeightKind.LINEAR if matrix else WeightKind.HEAD if step.name == "head.lm_head" else WeightKind.PLAIN
+        reduced = tuple(self.names.words(step.reduced, self.flow_words(step.points))) if matrix else ()
         out = []
         for value in step.weights:
             wide = len(self.weight_value(value).shape) > 1
-            kind = WeightKind.LINEAR if matrix and wide else WeightKind.PLAIN
+            kind = usual if wide else WeightKind.PLAIN
             prefix = "b." if step.kind in (Kind.CONTRACT, Kind.CONV) and not wide else "w."
-            out.append(self.weight(value, step.name, kind, prefix=prefix))
+            out.append(self.weight(value, step.name, kind, prefix=prefix, reduced=reduced if wide else ()))
         return tuple(out)
 
     def output(self, step: Step, place: int = 0) -> str:
