@@ -3,7 +3,7 @@
 The same ops, dimensions and figures as `compiler.frontend.attention` and `.ffn` build from a ModelSpec.
 """
 
-from compiler.frontend.attention import ROPE_FLOPS, SOFTMAX_FLOPS
+from compiler.frontend.attention import ROPE_FLOPS, SOFTCAP_FLOPS, SOFTMAX_FLOPS
 from compiler.frontend.capture.dims import bias_tables, crosses, key_heads
 from compiler.frontend.capture.emit import Emitter
 from compiler.frontend.capture.indexers import enter, index_of, selected, top_k
@@ -165,7 +165,9 @@ def _core(
     reduced = tuple(key.split())
     b.emit(Op(names[0], Pattern.CONTRACT, points, keys, (names[3],), reduced, 2, along), table)
     inputs = (names[3], *extra)
-    b.emit(Op(names[1], Pattern.REDUCE, b.dims(table), inputs, (names[4],), (), SOFTMAX_FLOPS, along), table)
+    capped = step.call.name == "rdutune.attention" and step.call.get(7, "softcap", 0.0)
+    flops = SOFTMAX_FLOPS + (SOFTCAP_FLOPS if capped else 0)
+    b.emit(Op(names[1], Pattern.REDUCE, b.dims(table), inputs, (names[4],), (), flops, along), table)
     points = b.dims(f"tokens {heads} {value} {context}")
     b.emit(
         Op(names[2], Pattern.CONTRACT, points, (names[4], *values), (mixed,), along, 2, along),

@@ -193,7 +193,8 @@ def label(layer: Layer) -> str:
     mixer = "none"
     if attentions:
         latent = id(attentions[0]) in layer.latents
-        mixer = "mla" if latent else "swa" if cores.spans(attentions[0])[0] else "gqa"
+        window, chunk = cores.spans(attentions[0])
+        mixer = "mla" if latent else "swa" if window else "cka" if chunk else "gqa"
         if any(crosses(layer, step) for step in attentions):
             mixer = "cross"
         elif not cores.causal(attentions[0]):
