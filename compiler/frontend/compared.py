@@ -46,12 +46,16 @@ def with_stored(spec: ModelSpec, folder: Path) -> ModelSpec:
     if found is None:
         return spec
     stored = renamed(found)
-    tensors = stored.tensors
-    note = "not used: what it would say comes from the config"
-    facts = [Fact("weights", f"{place} {what}", place, note, Status.UNKNOWN) for place, what in stored.problems]
-    if tensors:
-        facts.insert(0, Fact("weights", f"{len(tensors)} tensors", stored.source, "sizes and types from the headers"))
-    return replace(spec, stored=stored, facts=(*spec.facts, *facts, *_differences(spec, stored, folder)))
+    facts = (*spec.facts, *file_facts(stored), *_differences(spec, stored, folder))
+    return replace(spec, stored=stored, facts=facts)
+
+
+def file_facts(stored: Stored) -> tuple[Fact, ...]:
+    """How many tensors the files hold, and what is wrong with a file."""
+    note, source = "not used: what it would say comes from the config", stored.source
+    count = f"{len(stored.tensors)} tensors"
+    there = [Fact("weights", count, source, "sizes and types from the headers")] if stored.tensors else []
+    return (*there, *(Fact("weights", f"{at} {what}", at, note, Status.UNKNOWN) for at, what in stored.problems))
 
 
 def renamed(found: Stored) -> Stored:

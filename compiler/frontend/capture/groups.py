@@ -159,7 +159,7 @@ def _merged(flow: Flow, steps: list[Step], members: list[Step], needed: set[str]
     read = {name for step in steps if step not in members for name in step.sources} | needed
     outputs = tuple(name for step in members for name in step.outputs if name in read)
     points = max((flow.atoms.flat(flow.seen[name].axes) for name in outputs), key=flow.atoms.extent)
-    size = flow.atoms.extent(points)
+    size, work = flow.atoms.extent(points), sum(step.work for step in members)
     return Step(
         Kind.MAP,
         [node for step in members for node in step.nodes],
@@ -167,7 +167,8 @@ def _merged(flow: Flow, steps: list[Step], members: list[Step], needed: set[str]
         tuple(dict.fromkeys(name for step in members for name in step.weights)),
         outputs,
         points,
-        flops=-(-sum(step.work for step in members) // size),
+        flops=-(-work // size),
+        work=work,
         tables=any(step.tables for step in members),
         residual=members[-1].residual,
         reduced=members[0].reduced,

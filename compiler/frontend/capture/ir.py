@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compiler.frontend.quantisation import Checkpoint
+from compiler.frontend.spec import Fact
 
 #: Tokens of the traced sequence: a prime, so that no product of a model's sizes is mistaken for it.
 TRACED_TOKENS = 13
@@ -91,7 +92,8 @@ class Captured:
     encoders: how many of `sequence` are layers of an encoder with a decoder behind it, and middle what lies between
     (the encoder's last norm, the decoder's embedding), whose values `feeds` of decoder layers name.
     fixed: tokens a sequence where the class fixes them (patches of an image, frames of a sound), 0 where it does not.
-    checkpoint: what the config says about stored weights, None where there is none; read anew, and not in the cache.
+    checkpoint: what a config says about stored weights, None where there is none; said: the facts of it. Read anew, and
+    not in the cache.
     """
 
     model: str
@@ -108,3 +110,4 @@ class Captured:
     middle: Capture | None = None
     fixed: int = 0
     checkpoint: Checkpoint | None = field(default=None, compare=False)
+    said: tuple[Fact, ...] = field(default=(), compare=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 from compiler.errors import InputError
 from compiler.frontend.capture import cache
-from compiler.frontend.capture.checkpoint import read_checkpoint
+from compiler.frontend.capture.checkpoint import with_checkpoint
 from compiler.frontend.capture.example import example
 from compiler.frontend.capture.export import capture as as_capture
 from compiler.frontend.capture.export import export
@@ -32,7 +32,7 @@ def capture(model: str, directory: Path | None = None) -> Captured:
     if function is not None:
         return capture_run(model, run_function(*function), directory)
     made = found or _saved(model, trace(open_module(model)), directory)
-    return replace(made, checkpoint=read_checkpoint(model))
+    return with_checkpoint(made, model)
 
 
 def capture_run(model: str, run: Run, directory: Path | None = None) -> Captured:
