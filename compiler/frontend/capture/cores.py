@@ -258,11 +258,17 @@ def _expert(e: Emitter, name: str, inputs: tuple[str, ...], words: str, out: str
 def _expert_weights(e: Emitter, op: str, places: tuple[int, int], words: str, step: Step) -> tuple[str, ...]:
     """The weight of one projection of all experts, and its bias; gate and up share a tensor of the checkpoint."""
     matrix, bias, part = step.call.must(places[0]), step.call.ref(places[1]), int(op.endswith("_up"))
-    out = [e.builder.weight(f"w.{op}", words, e.weight_value(matrix).published(part), WeightKind.EXPERT)]
+    out = [e.builder.weight(f"w.{op}", words, _published(e, matrix, part), WeightKind.EXPERT)]
     if bias is not None:
         kept = " ".join(words.split()[:2])
-        out.append(e.builder.weight(f"b.{op}", kept, e.weight_value(bias).published(part)))
+        out.append(e.builder.weight(f"b.{op}", kept, _published(e, bias, part)))
     return tuple(out)
+
+
+def _published(e: Emitter, name: str, part: int) -> str:
+    """The checkpoint tensor of part number `part` (gate, up) of a weight, also of several put together."""
+    roots = e.layer.flow.seen[name].roots
+    return e.weight_value(roots[min(part, len(roots) - 1)]).published(part)
 
 
 def routes(e: Emitter, step: Step) -> None:
