@@ -194,8 +194,8 @@ def _block(part: _Part, workload: Workload, kept: Storage) -> Block:
     edge, flow = part.edge, layer.flow
     sizes = {"tokens": workload.tokens, "batch": workload.batch}
     if part.source:
-        sizes |= {"context": workload.context} | {_source(part, workload): part.source}
-    names = Names(layer, sizes, _source(part, workload), "tokens" if part.last or not edge else "batch")
+        sizes |= {"context": workload.context} | {_source(part): part.source}
+    names = Names(layer, sizes, _source(part), "tokens" if part.last or not edge else "batch")
     first = capture.inputs[0].name
     hidden = flow.seen[capture.outputs[0]].axes[-1] if edge == "embed" else flow.seen[first].axes[-1]
     used = {name for step in layer.steps for name in step.weights}
@@ -225,9 +225,9 @@ def _block(part: _Part, workload: Workload, kept: Storage) -> Block:
     return e.finish(kind)
 
 
-def _source(part: _Part, workload: Workload) -> str:
-    """The dimension of the encoder's tokens of a sequence: the context where that has as many tokens."""
-    return "context" if part.source in (0, workload.context) else "context_cross"
+def _source(part: _Part) -> str:
+    """The dimension of the encoder's tokens of a sequence, which a decoder's own have another."""
+    return "context_cross" if part.source else "context"
 
 
 def _memory(layer: Layer) -> set[str]:
