@@ -41,7 +41,8 @@ def lower(captured: Captured, workload: Workload, storage: Storage | None = None
     kept = storage or traced_storage(captured, workload.weights)
     captured = _regular(captured)
     stages = [walked(stage) for stage in staged(captured, workload)]
-    after = walk_capture(captured.after, inputs(captured.after, (0,))) if captured.after.nodes else None
+    image = bool(captured.fixed) and captured.middle is None
+    after = walk_capture(captured.after, inputs(captured.after, (0,)), image) if captured.after.nodes else None
     flows = [flow for one in stages for flow in (one.before, *one.layers) if flow is not None]
     _refuse(captured.model, [*flows, *([] if after is None else [after])])
     layers = [[_layer(*pair) for pair in zip(one.stage.layers, one.layers, strict=True)] for one in stages]
@@ -62,7 +63,7 @@ def lower(captured: Captured, workload: Workload, storage: Storage | None = None
         ends = _ends(captured, after, last.workload if encoder else _edge_workload(workload), kept)
         blocks.extend(ends)
         sequence.extend(block.kind for block in ends)
-    shown = last.workload if captured.fixed and captured.middle is None else workload
+    shown = last.workload if image else workload
     if captured.fixed and captured.middle is not None and workload.phase is Phase.PREFILL:
         shown = replace(workload, context=captured.fixed)
     return Graph(captured.model, captured.model_type, tuple(blocks), tuple(sequence), shown)
@@ -108,7 +109,8 @@ def _ends(captured: Captured, after: Flow, workload: Workload, kept: Storage) ->
     """The head over the tokens of `workload`, and the sampling where the head gives scores of a vocabulary."""
     layer = _layer(captured.after, after, "head")
     known = dict(captured.facts)
-    if known.get("config") and "vocab" not in known:
+    image = captured.fixed and captured.middle is None  # a vocabulary of its config is of what it was trained on
+    if image or (known.get("config") and "vocab" not in known):
         for step in layer.steps:
             step.name = step.name.replace("lm_head", "classifier")
     part = _Part(captured.after, layer, "head", _tied_key(captured), edge="head", last=workload.context == 1)
