@@ -164,7 +164,7 @@ def _flops(make: Make, opened: Any) -> Check:
         for op in block.ops
         if op.pattern is Pattern.CONTRACT and op.name not in _NOT_PRODUCTS
     )
-    note = f"one sequence of {TRACED_TOKENS} tokens"
+    note = f"one sequence of {graph.workload.context} tokens"
     if any(_times(graph, block) > 1 for block in graph.blocks):
         note += "; layers that only read caches counted for all of them, which the class computes"
     return Check(Level.FLOPS, ours, class_flops(opened), note)

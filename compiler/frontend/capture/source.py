@@ -160,9 +160,7 @@ def _from_config(auto: Any, config: Any, attention: str | None) -> Any:
 
     more = {} if attention is None else {"attn_implementation": attention}
     config = deepcopy(config)
-    config.architectures = (
-        config.architectures or []
-    )  # a type with several classes (deit) asks which; the first is taken
+    config.architectures = config.architectures or []  # of a type with several classes (deit) the first is taken
     # a class that refuses an attention implementation leaves its name in the configuration
     return auto.from_config(config, dtype=torch.bfloat16, trust_remote_code=False, **more)
 
