@@ -44,7 +44,10 @@ PhaseName = Annotated[
     Literal["decode", "prefill"], typer.Option(help="What one step does: one new token a sequence, or the prompt.")
 ]
 Batch = Annotated[int, typer.Option(help="Sequences processed together.")]
-Context = Annotated[int, typer.Option(help="Tokens a sequence: cached ones in decode, prompt tokens in prefill.")]
+Context = Annotated[
+    int | None,
+    typer.Option(help="Tokens a sequence: cached ones in decode, prompt tokens in prefill.", show_default="4096"),
+]
 TargetName = Annotated[
     str, typer.Option("--target", help="Hardware description: a name (see `rdutune targets`) or a .yaml file.")
 ]
@@ -86,7 +89,7 @@ class _Debug:
 
 @app.command()
 def onboard(
-    model: Model, sockets: Sockets = 8, phase: PhaseName = "decode", batch: Batch = 1, context: Context = 4096,
+    model: Model, sockets: Sockets = 8, phase: PhaseName = "decode", batch: Batch = 1, context: Context = None,
     target: TargetName = "sn40l", weights: Weights = "auto", evals: Evals = 300, seed: Seed = 0, store: Store = STORE,
     out: Out = "", frontend: Door = "auto", mtp: Mtp = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
@@ -129,7 +132,7 @@ def onboard(
 
 @app.command()
 def inspect(
-    model: Model, phase: PhaseName = "decode", batch: Batch = 1, context: Context = 4096, weights: Weights = "auto",
+    model: Model, phase: PhaseName = "decode", batch: Batch = 1, context: Context = None, weights: Weights = "auto",
     frontend: Door = "auto", mtp: Mtp = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Show layers, sizes and work of MODEL, and where facts come from."""
@@ -169,7 +172,7 @@ def describe(
 @app.command("compile")
 def compile_command(
     model: Model, schedule: ScheduleName = "o3", emit: Emit = "", sockets: Sockets = 8, phase: PhaseName = "decode",
-    batch: Batch = 1, context: Context = 4096, target: TargetName = "sn40l", weights: Weights = "auto",
+    batch: Batch = 1, context: Context = None, target: TargetName = "sn40l", weights: Weights = "auto",
     frontend: Door = "auto", mtp: Mtp = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compile MODEL: the program, or every reason why not."""
@@ -207,7 +210,7 @@ def compile_command(
 @app.command()
 def simulate(
     model: Model, schedule: ScheduleName = "o3", sockets: Sockets = 8, phase: PhaseName = "decode", batch: Batch = 1,
-    context: Context = 4096, target: TargetName = "sn40l", weights: Weights = "auto", frontend: Door = "auto",
+    context: Context = None, target: TargetName = "sn40l", weights: Weights = "auto", frontend: Door = "auto",
     mtp: Mtp = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compile and simulate one step of MODEL under a schedule."""

@@ -4,6 +4,7 @@ from typing import Any
 
 from agent.report import workload_json
 from agent.settings import Settings
+from agent.workload import graph_of
 from compiler.frontend import Model, inspect_facts, model_summary, open_door
 from compiler.target import load_target
 from simulator.bound import bound_of
@@ -12,7 +13,7 @@ from simulator.bound import bound_of
 def inspection(settings: Settings) -> tuple[Model, dict[str, Any], dict[str, Any]]:
     """The model of `settings`, figures of its workload, and the JSON document that holds both."""
     model = open_door(settings.model, settings.frontend, settings.captures)
-    graph = model.graph(settings.workload)
+    graph = graph_of(model, settings)
     # The bound's times come from bytes that no schedule avoids; on any target they give the same bytes back.
     target = load_target(settings.target)
     bound, sockets = bound_of(graph, target), graph.workload.sockets

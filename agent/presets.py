@@ -82,11 +82,15 @@ def _rewrites(block: Block, graph: Graph) -> list[Action]:
             out.append(Rewrite(block.kind, Rule.SPLIT_KV, graph.workload.sockets))
         kv, sockets = block.op["attn.scores"].size("kv_heads"), graph.workload.sockets
         ways = sockets // _ways(kv, sockets)
-        if "kv_heads" in {d.name for d in block.op["attn.scores"].dims} and 1 < ways <= block.op["attn.scores"].size(
-            "context"
-        ):
+        rows = max(block.op[f"{part}.scores"].context for part in _attentions(block))
+        if "kv_heads" in {d.name for d in block.op["attn.scores"].dims} and 1 < ways <= rows:
             out.append(Rewrite(block.kind, Rule.SPLIT_KV, ways))
     return out
+
+
+def _attentions(block: Block) -> tuple[str, ...]:
+    """The parts of a block that attend: to the tokens of a sequence, to an encoder's output."""
+    return tuple(part for part in ("attn", "cross") if f"{part}.scores" in block.op)
 
 
 def _ways(size: int, sockets: int) -> int:
@@ -102,21 +106,8 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
         return []
     names = {d.name for op in block.ops for d in op.dims}
     if "kv_heads" in names:
-        q = block.op["attn.q_proj"]
-        ways = _ways(q.size("kv_heads"), sockets)
-        rest = sockets // ways
-        if ways > 1:
-            out.append(Shard(kind, "attn", "kv_heads", ways))
-        if rest > 1:
-            if rest <= block.op["attn.scores"].size("context"):
-                out.append(Shard(kind, "attn.core", "splits", rest))
-            group = _ways(q.size("q_group"), rest)
-            if group > 1:
-                out.append(Shard(kind, "attn.q_proj", "q_group", group))
-                out.append(Shard(kind, "attn.o_proj", "q_group", group))
-    if "cross.scores" in block.op:
-        ways = _ways(block.op["cross.scores"].size("kv_heads"), sockets)
-        out.extend([Shard(kind, "cross", "kv_heads", ways)] if ways > 1 else [])
+        for part in _attentions(block):
+            out.extend(_head_shards(block, part, sockets))
     scored = {d.name for op in block.ops if op.name == "attn.scores" for d in op.dims}
     if "groups" in scored:
         out.extend(_grouped_shards(block, sockets))
@@ -135,6 +126,23 @@ def _shards(block: Block, graph: Graph, split_latents: bool) -> list[Action]:
         out.append(Shard(kind, "mtp", "mtp_in", sockets, _even(block.op["mtp.proj"].size("mtp_in"), sockets)))
     if "embed.gather" in block.op:
         out.append(Shard(kind, "embed", "hidden", sockets, _even(block.op["embed.gather"].size("hidden"), sockets)))
+    return out
+
+
+def _head_shards(block: Block, part: str, sockets: int) -> list[Action]:
+    """An attention by its KV heads, and where there are more sockets than those, by its context.
+
+    An encoder's output is whole on every socket: each makes the keys and values of its share of the rows.
+    """
+    kind, q = block.kind, block.op[f"{part}.q_proj"]
+    ways = _ways(q.size("kv_heads"), sockets)
+    rest, group = sockets // ways, _ways(q.size("q_group"), sockets // ways)
+    out: list[Action] = [Shard(kind, part, "kv_heads", ways)] if ways > 1 else []
+    if 1 < rest <= block.op[f"{part}.scores"].context:
+        made = [op for op in ("cross.k_proj", "cross.v_proj") if part == "cross" and op in block.op]
+        out.extend(Shard(kind, op, "splits", rest) for op in (f"{part}.core", *made))
+    if group > 1:
+        out.extend(Shard(kind, f"{part}.{name}", "q_group", group) for name in ("q_proj", "o_proj"))
     return out
 
 

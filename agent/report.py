@@ -14,7 +14,7 @@ from agent.trial import Onboarding, Trial
 from agent.words import decimal_bytes, nbytes, percent, seconds
 from compiler.diagnostic import Diagnostic
 from compiler.frontend import Model, model_summary
-from compiler.ir.graph import Graph, Workload
+from compiler.ir.graph import Graph, Phase, Workload
 from compiler.ir.schedule import Schedule
 from compiler.target import Target
 from simulator.report import Bound, Report
@@ -120,7 +120,9 @@ def explanation_of(onboarding: Onboarding) -> Explanation:
 
 def warning_lines(model: Model, graph: Graph, target: Target, report: Report) -> tuple[str, ...]:
     """What the reader of the figures must know: a context the model was not made for, a model that HBM cannot hold."""
-    positions = next((fact for fact in model.facts if fact.name == "positions"), None)
+    # a decoder behind sounds has a table of its own; prefill asks for the tokens of the sound
+    names = ("positions", "target_positions") if graph.workload.phase is Phase.DECODE else ("positions",)
+    positions = next((fact for fact in model.facts if fact.name in names), None)
     lines = memory_lines(graph, target, report)
     context = graph.workload.context
     if positions is None or not isinstance(positions.value, int) or context <= positions.value:

@@ -145,6 +145,7 @@ def run_json(onboarding: Onboarding) -> dict[str, Any]:
     o = onboarding
     assert isinstance(o.best.evaluation, Measured)
     settings = o.settings.model_dump(mode="json")
+    settings["context"] = o.graph.workload.context  # as it was used, said or not
     settings["store"] = _PASSWORD.sub(r"\1:***@", settings["store"])
     return {
         "kind": KIND,

@@ -7,6 +7,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from compiler.frontend.door import Frontend
 from compiler.ir.graph import Phase, Workload
 
+#: Tokens a sequence where nobody says how many.
+DEFAULT_CONTEXT = 4096
+
 
 class Settings(BaseModel):
     """Settings of an onboarding. Bounds are checked here; what depends on the target is checked against it."""
@@ -17,7 +20,7 @@ class Settings(BaseModel):
     sockets: int = Field(default=8, ge=1)
     phase: Phase = Phase.DECODE
     batch: int = Field(default=1, ge=1, le=65_536)
-    context: int = Field(default=4096, ge=1, le=16_777_216)
+    context: int | None = Field(default=None, ge=1, le=16_777_216)  # None: nobody said
     target: str = "sn40l"
     weights: str = Field(default="auto", pattern="^(auto|bf16|fp8)$")
     evals: int = Field(default=300, ge=3, le=1_000_000)
@@ -30,4 +33,5 @@ class Settings(BaseModel):
 
     @property
     def workload(self) -> Workload:
-        return Workload(self.phase, self.batch, self.context, self.sockets, self.weights, self.mtp)
+        context = self.context or DEFAULT_CONTEXT
+        return Workload(self.phase, self.batch, context, self.sockets, self.weights, self.mtp)

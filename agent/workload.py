@@ -20,7 +20,19 @@ def graph_for(settings: Settings) -> tuple[Model, Graph, Target]:
     target = load_target(settings.target)
     check_sockets(settings.sockets, target)
     model = open_door(settings.model, settings.frontend, settings.captures)
-    return model, model.graph(settings.workload), target
+    return model, graph_of(model, settings), target
+
+
+def graph_of(model: Model, settings: Settings) -> Graph:
+    """The graph of `model` under `settings`. InputError where it is asked for a number of tokens that it cannot have:
+    an image and a sound have one of their own, which is taken where no --context is given.
+    """
+    graph = model.graph(settings.workload)
+    own = graph.workload.context
+    if settings.context not in (None, own):
+        what = f"{model.name} makes {own:,} tokens of each input, whatever is asked"
+        raise InputError(f"--context {settings.context}", what, f"--context {own}, or no --context")
+    return graph
 
 
 def check_sockets(sockets: int, target: Target) -> None:

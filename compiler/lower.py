@@ -141,7 +141,7 @@ def lacks(block: Block, action: Action) -> str:
     if isinstance(action, Prefetch):
         return "" if ahead_bytes(block) else "weights whose address is known ahead"
     if isinstance(action, Tile) and action.axis is Axis.CONTEXT:
-        return "" if any(op.size("context") > 1 for op in block.ops) else "context"
+        return "" if any(op.context > 1 for op in block.ops) else "context"
     if isinstance(action, Units) and action.op in block.op and block.op[action.op].collective:
         return f"units for {action.op}, which is between sockets"
     return ""

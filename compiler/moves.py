@@ -39,7 +39,7 @@ from compiler.ir.graph import Block, Graph, Phase
 from compiler.ir.schedule import Schedule
 from compiler.lower import Refused, ahead_bytes, default_tile, lacks, lower
 from compiler.passes.partition import Span, partition_block
-from compiler.passes.rewrite import CORE, rewrite_block
+from compiler.passes.rewrite import CORES, rewrite_block
 from compiler.passes.shard import shard_block, splittable
 from compiler.target import Target
 
@@ -122,8 +122,8 @@ def _rewrites(view: View) -> Iterator[Action]:
         done = {a.rule for a in now if isinstance(a, Rewrite)}
         for rule in Rule:
             if rule is Rule.SPLIT_KV:
-                core = view.rewritten[block.kind].op.get(CORE)
-                context = core.size("context") * core.size("splits") if core else 1
+                ops = view.rewritten[block.kind].op
+                context = max((ops[c].context * ops[c].size("splits") for c in CORES if c in ops), default=1)
                 current = next((a.ways for a in now if isinstance(a, Rewrite) and a.rule is rule), 1)
                 options = tuple(Rewrite(block.kind, rule, w) for w in powers(2, min(context, 256)) if w != current)
             else:
@@ -143,7 +143,7 @@ def _shards(view: View) -> Iterator[Action]:
         for op in block.ops:
             dims = [*splittable(op), *(["experts"] if op.routing else [])]
             for dim in dims:
-                if block.kind == "sample" or (dim == "splits" and op.name != CORE):
+                if block.kind == "sample" or (dim == "splits" and op.name not in CORES):
                     continue
                 parts.setdefault((op.name.split(".")[0] if dim != "splits" else op.name, dim))
         for part, dim in parts:
@@ -226,8 +226,9 @@ def _tiles(view: View) -> Iterator[Action]:
         tokens = max((op.size("tokens") for op in block.ops), default=1)
         if view.graph.workload.phase is Phase.PREFILL or tokens > 1:
             yield from (t for t in (Tile(kind, Axis.TOKENS, n) for n in powers(1, tokens)) if t not in now)
-        if CORE in block.op:
-            sizes = powers(16, block.op[CORE].size("context"))
+        contexts = [block.op[core].context for core in CORES if core in block.op]
+        if contexts:
+            sizes = powers(16, max(contexts))
             yield from (t for t in (Tile(kind, Axis.CONTEXT, n) for n in sizes) if t not in now)
 
 

@@ -149,7 +149,7 @@ def _layer(
         b.enter("per_layer", "tokens per_layer")
     cache = add_mixer(b, layer, workload.phase) if layer.mixer else ()
     if layer.cross:
-        b.sizes |= {"context" if source == workload.context else "context_cross": source}
+        b.sizes |= {"context_cross": source}
         cache += add_cross(b, layer, workload.phase)
     if layer.ffn:
         add_ffn(b, layer)

@@ -18,16 +18,15 @@ def add_cross(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
     if layer.pre_norm:
         b.norm("cross.norm", source, "cross.normed", "tokens hidden", layer.norm)
         source = "cross.normed"
-    context = "context_cross" if "context_cross" in b.sizes else "context"
     query = Weight(b.names.module("cross.q_proj"), layer.cross.q_bias)
-    row = f"batch {context} kv_heads head_dim"
+    row = "batch context_cross kv_heads head_dim"
     caches = ("cross.k_cache", "cross.v_cache")
     if phase is Phase.DECODE:
         for cache in caches:
             b.enter(cache, row, Role.KV_CACHE)
         b.project("cross.q_proj", (source,), "cross.q", f"{_QUERY} <- hidden", query)
     else:
-        b.enter("memory", f"batch {context} hidden")
+        b.enter("memory", "batch context_cross hidden")
         b.project("cross.q_proj", (source,), "cross.q", f"{_QUERY} <- hidden", query)
         _rows(b, layer.cross, row, caches)
     add_core(
@@ -35,7 +34,7 @@ def add_cross(b: BlockBuilder, layer: Layer, phase: Phase) -> tuple[str, ...]:
         ("kv_heads q_group", "head_dim", "head_dim"),
         (("cross.q", caches[0]), caches[1:], ()),
         part="cross",
-        context=context,
+        context="context_cross",
     )
     out = Weight(b.names.module("cross.o_proj"), layer.cross.o_bias)
     b.project("cross.o_proj", ("cross.mixed",), "cross.out", "tokens hidden <- kv_heads q_group head_dim", out)

@@ -29,11 +29,10 @@ def embed(spec: ModelSpec, workload: Workload, kept: Storage, behind: Encoder | 
         return _sound(b, spec.stem)
     given: tuple[str, ...] = ()
     if behind is not None and behind.norm is not None:
-        word = "context" if source == workload.context else "context_cross"
-        b.sizes |= {word: source}
-        b.enter("x", f"batch {word} hidden")
+        b.sizes |= {"context_cross": source}
+        b.enter("x", "batch context_cross hidden")
         b.names = behind.names
-        b.norm("encoder.norm", "x", "memory", f"batch {word} hidden", behind.norm)
+        b.norm("encoder.norm", "x", "memory", "batch context_cross hidden", behind.norm)
         b.names, given = spec.names, ("memory",)
     return _ids(b, spec, "embed" if behind is None else "embed_decoder", given)
 

@@ -154,16 +154,17 @@ _NOT_PRODUCTS = ("ffn.combine", "ffn.shared_scale", "attn.hc_collapse", "ffn.hc_
 
 def _flops(make: Make, opened: Any) -> Check:
     graph = make(_workload())
+    head = graph.block.get("head") if _keeps(graph) else None  # an encoder's is computed as it is described
     ours = sum(
         _products(op, block)
         * _times(graph, block)
         * graph.repeats[block.kind]
-        * (_repeats(block, op, opened) if block.kind == "head" else 1)
+        * (_repeats(block, op, opened) if block is head else 1)
         for block in graph.blocks
         for op in block.ops
         if op.pattern is Pattern.CONTRACT and op.name not in _NOT_PRODUCTS
     )
-    note = f"one sequence of {TRACED_TOKENS} tokens"
+    note = f"one sequence of {graph.workload.context} tokens"
     if any(_times(graph, block) > 1 for block in graph.blocks):
         note += "; layers that only read caches counted for all of them, which the class computes"
     return Check(Level.FLOPS, ours, class_flops(opened), note)
@@ -262,7 +263,11 @@ def _cache(make: Make, opened: Any) -> Check:
 
 def _decodes(make: Make) -> bool:
     """Whether a model caches anything for the tokens that follow."""
-    return any(block.stored for block in make(_workload()).blocks)
+    return _keeps(make(_workload()))
+
+
+def _keeps(graph: Graph) -> bool:
+    return any(block.stored for block in graph.blocks)
 
 
 def class_cache(opened: Any, one_row: bool = False) -> tuple[int, str]:

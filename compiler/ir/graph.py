@@ -160,6 +160,11 @@ class Op:
         """Size of dimension `dim`, 1 where the op has no such dimension."""
         return next((d.size for d in self.dims if d.name == dim), 1)
 
+    @property
+    def context(self) -> int:
+        """Rows that an attention walks: of its own context or of an encoder's output; 1 where it walks none."""
+        return max(self.size(name) for name in CONTEXTS)
+
 
 @dataclass(frozen=True, eq=False)
 class Block:
@@ -343,6 +348,8 @@ class Graph:
         )
 
 
+#: Along which an attention walks: the tokens of its own sequence, or those of an encoder's output.
+CONTEXTS = ("context", "context_cross")
 #: How the names of dimensions begin along which the rows of a cache lie.
 CACHED = ("context", "cached")
 

@@ -168,7 +168,7 @@ def wiring(block: Block, span: Span) -> Wiring:
 
 
 def _ends_a_walk(op: Op) -> bool:
-    return op.pattern is Pattern.REDUCE and op.size("context") > 1
+    return op.pattern is Pattern.REDUCE and op.context > 1
 
 
 def _build(

@@ -11,9 +11,10 @@ from functools import lru_cache
 from compiler.diagnostic import Code, Diagnostic, Refusals
 from compiler.ir.actions import Rewrite, Rule, known
 from compiler.ir.dtype import DType, blended
-from compiler.ir.graph import Block, Dim, Op, Pattern, Role, Tensor
+from compiler.ir.graph import CONTEXTS, Block, Dim, Op, Pattern, Role, Tensor
 
-CORE = "attn.core"  # scores, softmax and values in one streaming pass
+#: Scores, softmax and values in one streaming pass: the core of each attention, and the dimension it walks.
+CORES = {f"{part}.core": context for part, context in zip(("attn", "cross"), CONTEXTS, strict=True)}
 SOFTMAX_FLOPS = 7  # a score: running maximum 1, subtract 1, exp 4 (STeP cost table), sum 1
 
 
@@ -170,65 +171,88 @@ def mla_absorb(block: Block, action: Rewrite) -> Block:
 
 
 def streaming_softmax(block: Block, action: Rewrite) -> Block:
-    """Scores, softmax and values in one pass with a running maximum and sum (Milakov, Gimelshein, arXiv 1805.02867)."""
+    """Scores, softmax and values in one pass with a running maximum and sum (Milakov, Gimelshein, arXiv 1805.02867);
+    of every attention of the block."""
     if "attn.scores" not in block.op:
         raise NotApplicable("needs attention as scores, softmax, values")
-    scores, softmax, values = (block.op[f"attn.{n}"] for n in ("scores", "softmax", "values"))
+    for core, context in CORES.items():
+        if f"{_part(core)}.scores" in block.op:
+            block = _streamed(block, core, context)
+    return block
+
+
+def _part(core: str) -> str:
+    return core.split(".")[0]
+
+
+def _streamed(block: Block, name: str, context: str) -> Block:
+    scores, softmax, values = (block.op[f"{_part(name)}.{n}"] for n in ("scores", "softmax", "values"))
     width = scores.size(scores.reduced[0])
     value_dim = next(d for d in values.dims if d.name in ("head_dim", "v_dim", "kv_lora"))
     rows = tuple(d for d in scores.dims if d.name != scores.reduced[0])
     inputs = dict.fromkeys((*scores.inputs, *(i for i in (*softmax.inputs, *values.inputs))))
     inner = {*scores.outputs, *softmax.outputs}
     core = Op(
-        CORE,
+        name,
         Pattern.CONTRACT,
         rows,
         tuple(i for i in inputs if i not in inner),
         values.outputs,
-        ("context",),
+        (context,),
         2 * width + SOFTMAX_FLOPS + 2 * value_dim.size,
-        ("context",),
+        (context,),
     )
     return _replace_ops(block, {scores.name, softmax.name, values.name}, {values.name: (core,)}, ())
 
 
 def split_kv(block: Block, action: Rewrite) -> Block:
-    """Split-KV decode: `ways` partial softmaxes along the context, then one reduction with their maxima and sums."""
-    if CORE not in block.op:
+    """Split-KV decode: `ways` partial softmaxes along the context, then one reduction with their maxima and sums.
+
+    Of every attention of the block with that many rows: a decoder that begins has few of its own, and all those of its
+    encoder.
+    """
+    cores = [core for core in CORES if core in block.op]
+    if not cores:
         raise NotApplicable("needs streaming softmax", f"rewrite {block.kind} {Rule.STREAMING_SOFTMAX}")
-    core, ways = block.op[CORE], known(action.ways)
-    context = core.size("context")
+    ways, context = known(action.ways), max(block.op[core].context for core in cores)
     if context < 2:
         raise NotApplicable("a context of one row cannot be split")
     if not 2 <= ways <= context:
         raise NotApplicable(f"ways={ways} is outside 2..{context}", f"ways<={context}")
-    local, splits = Dim("context", -(-context // ways)), Dim("splits", ways)
+    for core in cores:
+        if ways <= block.op[core].context:
+            block = _split_core(block, core, ways)
+    return block
+
+
+def _split_core(block: Block, name: str, ways: int) -> Block:
+    part, splits = _part(name), Dim("splits", ways)
+    block = _split_context(block, CORES[name], splits)
+    core = block.op[name]
     out = block.tensor[core.outputs[0]]
     partial = Tensor(
-        "attn.partial", (splits, *out.dims[:-1], Dim("partial", out.dims[-1].size + 2)), DType.FP32, Role.ACTIVATION
+        f"{part}.partial", (splits, *out.dims[:-1], Dim("partial", out.dims[-1].size + 2)), DType.FP32, Role.ACTIVATION
     )
-    merge = Op("attn.kv_reduce", Pattern.MAP, (splits, *out.dims), ("attn.partial",), core.outputs, ("splits",), 3)
-    block = _split_context(block, splits, local)
-    core = replace(block.op[CORE], outputs=("attn.partial",))
-    return _replace_ops(block, {CORE}, {CORE: (core, merge)}, (partial,))
+    merge = Op(f"{part}.kv_reduce", Pattern.MAP, (splits, *out.dims), (partial.name,), core.outputs, ("splits",), 3)
+    return _replace_ops(block, {name}, {name: (replace(core, outputs=(partial.name,)), merge)}, (partial,))
 
 
-def _split_context(block: Block, splits: Dim, local: Dim) -> Block:
-    """Every op and tensor with a context dimension gets (splits, context/splits) in its place.
+def _split_context(block: Block, context: str, splits: Dim) -> Block:
+    """Every op and tensor with a dimension `context` gets (splits, context/splits) in its place.
 
     So do the rows of a cache out of which an indexer selects the context: a split then has an equal share of the
     selected rows, which holds in expectation. What walks all rows in order walks the splits too.
     """
+    walked = (context, "cached") if context == CONTEXTS[0] else (context,)
 
     def split(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
         out: list[Dim] = []
         for d in dims:
-            parts = {"context": (splits, local), "cached": (splits, Dim("cached", -(-d.size // splits.size)))}
-            out.extend(parts.get(d.name, (d,)))
+            out.extend((splits, Dim(d.name, -(-d.size // splits.size))) if d.name in walked else (d,))
         return tuple(out)
 
     def walk(op: Op) -> tuple[str, ...]:
-        return ("splits", *op.sequential) if "cached" in op.sequential else op.sequential
+        return ("splits", *op.sequential) if "cached" in op.sequential and "cached" in walked else op.sequential
 
     ops = tuple(replace(op, dims=split(op.dims), sequential=walk(op)) for op in block.ops)
     return replace(block, ops=ops, tensors=tuple(replace(t, dims=split(t.dims)) for t in block.tensors))

@@ -14,6 +14,7 @@ from compiler.diagnostic import NOT_HERE, Code, Diagnostic, Refusals
 from compiler.errors import nearest
 from compiler.ir.actions import Shard, known
 from compiler.ir.graph import (
+    CONTEXTS,
     Block,
     Collective,
     CollectiveKind,
@@ -155,8 +156,9 @@ def _illegal(block: Block, action: Shard, subject: str, ops: list[Op], present: 
     """Why no op has a dimension of that name to split: it stays whole (`present`), or is not there."""
     dims = tuple(dict.fromkeys(n for op in ops for n in (*splittable(op), *(("experts",) if op.routing else ()))))
     levers = tuple(f"shard {block.kind} {action.part} {dim} ways=N" for dim in dims)
-    if present and action.dim == "context" and any("context" in op.sequential for op in ops):
-        levers = (f"rewrite {block.kind} split_kv ways=N, then shard attn.core splits", *levers)
+    if present and action.dim in CONTEXTS and any(action.dim in op.sequential for op in ops):
+        core = "attn.core" if action.dim == "context" else "cross.core"
+        levers = (f"rewrite {block.kind} split_kv ways=N, then shard {core} splits", *levers)
     levers = levers or ("drop this line: nothing there can be split",)
     if not present:
         rule = f"no such dimension there; {nearest(action.dim, dims)}".rstrip("; ")

@@ -11,7 +11,7 @@ from math import ceil, prod
 from compiler.ir.actions import Experts, known
 from compiler.ir.dtype import DType, Element
 from compiler.ir.graph import CACHED, Block, CollectiveKind, Dim, Op, Pattern, Role, Routing, Tensor, is_cache
-from compiler.passes.rewrite import CORE
+from compiler.passes.rewrite import CORES
 from compiler.routing import expected_active, expected_busiest, expected_loads
 from compiler.target import Target
 
@@ -32,7 +32,7 @@ CONVERT_PASSES = {
 #: Relative: what is this close to a whole number is that number.
 _ROUNDING = 1e-9
 #: Dimensions inside a cache row: a stream walks them in order, so they give no further ports.
-ROW_DIMS = ("context", "cached", "index_dim", "head_dim", "latent_dim", "qk_dim", "v_dim", "kv_b")
+ROW_DIMS = ("context", "context_cross", "cached", "index_dim", "head_dim", "latent_dim", "qk_dim", "v_dim", "kv_b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +292,7 @@ def _cap(op: Op, sizes: dict[str, int], routed: _Routed | None, target: Target) 
 
 def _streaming(op: Op) -> bool:
     """Whether this is streaming attention: one pass along the context, carrying a running maximum and sum."""
-    return op.name == CORE
+    return op.name in CORES
 
 
 def _passes(block: Block, op: Op, target: Target) -> int:
@@ -312,7 +312,7 @@ def _restarts(op: Op, routed: _Routed | None, tiling: Tiling) -> int:
     if routed is not None:
         return max(0, _up(routed.waves) - 1)
     if _streaming(op):
-        return -(-op.size("context") // tiling.context) - 1
+        return -(-op.context // tiling.context) - 1
     return 0
 
 

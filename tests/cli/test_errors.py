@@ -1,5 +1,6 @@
 """Each way a command can fail: its exit code, one screen of words, and nothing left behind."""
 
+import json
 import os
 import subprocess
 import sys
@@ -227,3 +228,30 @@ assert not loaded, loaded
     ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert "Usage" in ended.stdout
+
+
+@pytest.mark.parametrize("command", ["onboard", "inspect", "compile", "simulate"])
+def test_an_image_and_a_sound_refuse_another_number_of_tokens(rdutune: Run, tmp_path: Path, command: str) -> None:
+    """Stated, it is refused with the number there is; not stated, that number is taken."""
+    image = {"model_type": "vit", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    image |= {"intermediate_size": 96, "image_size": 48, "patch_size": 8, "num_channels": 3}
+    path = tmp_path / "image.json"
+    path.write_text(json.dumps(image))
+    asked = rdutune(command, path, "--phase", "prefill", "--context", 4096)
+    says(asked, 2, "--context 4096", "makes 37 tokens of each input", "--context 37, or no --context")
+    few = ("--evals", 5) if command == "onboard" else ()
+    for given in ((), ("--context", 37)):
+        ended = rdutune(command, path, "--phase", "prefill", *few, *given, "--json")
+        assert (ended.code, ended.json["workload"]["context"]) == (0, 37)
+    if command == "onboard":
+        (run,) = Path("runs").glob("*/run.json")
+        assert json.loads(run.read_text())["settings"]["context"] == 37
+
+
+def test_more_tokens_than_a_decoder_behind_sounds_has_positions_for(rdutune: Run) -> None:
+    """whisper: 448 positions behind 1500 of the sound, which says nothing of decoding."""
+    told = rdutune("simulate", "whisper", "--context", 449)
+    assert told.code == 0 and "longer than the 448 positions of the model" in " ".join(told.out.split())
+    assert "warning" not in rdutune("simulate", "whisper", "--context", 448).out
+    assert "warning" not in rdutune("simulate", "whisper", "--phase", "prefill").out
+    says(rdutune("simulate", "whisper", "--phase", "prefill", "--context", 512), 2, "makes 1,500 tokens of each input")

@@ -1,6 +1,8 @@
 """BERT, ViT, T5, BART and Whisper as ModelSpecs: the class, the capture door, quirks of their configs."""
 
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from compiler.frontend.describe import describe_model
 from compiler.frontend.encoder_rows import ENCODERS
 from compiler.frontend.oracle import Level, checks
 from compiler.frontend.spec import Attention, Dense, Encoder, EncoderHead, Layer, ModelSpec, Patches, Sound
+from compiler.ir.actions import Rewrite, Rule
 from compiler.ir.graph import Phase, Role, Workload
+from compiler.passes.rewrite import rewrite_block
 from compiler.target import load_target
 from tests.frontend.test_encoders import CONFIGS
 
@@ -100,6 +104,38 @@ def test_presets_shard_cross_attention_and_the_best_is_bounded(written, name: st
         result = evaluate(graph, o3, target)
         assert isinstance(result, Measured) and result.report.latency_s >= result.report.bound.latency_s
         assert ("cross kv_heads" in o3.text) == (spec.encoder is not None)
+
+
+def test_each_attention_of_a_block_is_split_with_a_reduction_of_its_own(written) -> None:
+    """Behind as many tokens as its encoder read, too: the rows of the two are dimensions apart."""
+    spec = load_model(written(config("t5")))
+    streaming = Rewrite("cross_dense", Rule.STREAMING_SOFTMAX)
+    for phase, ways, parts in ((Phase.DECODE, 8, ("attn", "cross")), (Phase.PREFILL, 8, ("cross",))):
+        block = next(b for b in build(spec, Workload(phase, 2, 40, 8)).blocks if "cross.scores" in b.op)
+        kind = block.kind
+        split = (replace(streaming, block=kind), Rewrite(kind, Rule.SPLIT_KV, ways))
+        made, refused = rewrite_block(block, split)
+        assert not refused
+        assert [op.name for op in made.ops if op.name.endswith("kv_reduce")] == [f"{part}.kv_reduce" for part in parts]
+        for part in parts:
+            core, rows = made.op[f"{part}.core"], {"attn": "context", "cross": "context_cross"}[part]
+            assert (core.size("splits"), core.size(rows), core.reduced) == (ways, 40 // ways, (rows,))
+            assert made.op[f"{part}.kv_reduce"].outputs == (f"{part}.mixed",)
+        for op in made.ops:  # what walks a share of the rows gives a partial result, or rows of its own
+            given = [d.name for name in op.outputs for d in made.tensor[name].dims]
+            assert "splits" in given or op.size("splits") == 1 or "splits" in op.reduced, op.name
+
+
+def test_heads_that_do_not_divide_the_sockets_leave_the_rows_to_them(written) -> None:
+    """3 heads on 8 sockets: what an encoder gave is walked in 8 parts, and its keys are made so."""
+    three = {"d_model": 48, "encoder_attention_heads": 3, "decoder_attention_heads": 3}
+    spec, target = load_model(written(config("whisper") | three)), load_target("sn40l")
+    for phase in Phase:
+        graph = build(spec, Workload(phase, 1, 40, 8))
+        o3 = preset("o3", graph, target)
+        assert isinstance(evaluate(graph, o3, target), Measured)
+        split = re.findall(r"shard cross_dense (cross\S*) splits ways=8", o3.text)
+        assert split == ["cross.core", "cross.k_proj", "cross.v_proj"][: 1 if phase is Phase.DECODE else 3]
 
 
 def test_images_and_sounds_have_their_own_number_of_tokens(written) -> None:

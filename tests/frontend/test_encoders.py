@@ -34,6 +34,17 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "whisper": SIDES | {"num_mel_bins": 10, "max_source_positions": 50, "max_target_positions": 40},
 }
 ENCODERS = ("bert", "roberta", "albert", "vit")
+#: More kinds of image models, and what their head reads: the first token, a mean of all tokens or of all but the first.
+IMAGES: dict[str, dict[str, Any]] = {
+    "deit": {},
+    "beit": {"use_mean_pooling": False},
+    "beit_mean": {"use_absolute_position_embeddings": True},
+    "data2vec-vision": {},
+    "dinov2": {},
+    "dinov2_with_registers": {"num_register_tokens": 3},
+    "ijepa": {},
+    "vit_msn": {},
+}
 BOTH = ("t5", "bart", "whisper")
 
 
@@ -111,6 +122,30 @@ def test_an_image_has_its_own_number_of_tokens(context: int, opened: Opened) -> 
     assert graph.sequence[-1] == "head"  # nothing to sample without a vocabulary
     assert graph.block["head"].op["head.classifier"].size("batch") == 2
     assert ("tokens_a_sequence", 37) in [(fact.name, fact.value) for fact in model.facts]
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_kinds_of_image_models(name: str, tmp_path: Path) -> None:
+    """Tokens put in front (class, distillation, registers) are parameters; a head classifies, and nothing is sampled."""
+    image = CONFIGS["vit"] | {"model_type": name.removesuffix("_mean"), "id2label": {n: str(n) for n in range(5)}}
+    (tmp_path / "config.json").write_text(json.dumps(image | IMAGES[name]))
+    model = open_door(str(tmp_path), Frontend.CAPTURE)
+    for check in checks(model.graph, str(tmp_path), tuple(Level)):
+        assert check.equal, check
+    graph, target = _graph(model, sockets=8), load_target("sn40l")
+    head = graph.block["head"].op["head.classifier"]
+    assert graph.sequence[-1] == "head" and (head.size("batch"), head.size("classes")) == (2, 5)
+    given = graph.block["embed"].weights
+    front = {"deit": 2, "ijepa": 0}.get(name, 1) + IMAGES[name].get("num_register_tokens", 0)
+    one = [t.elements for t in given if "token" in t.key]
+    assert sum(one) == 64 * front and "mask_token" not in {t.key.rpartition(".")[2] for t in given}
+    assert isinstance(evaluate(graph, preset("o3", graph, target), target), Measured)
+
+
+def test_a_mean_over_patches_is_that_of_each_sequence(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS["vit"] | {"model_type": "ijepa"}))
+    mean = _graph(open_door(str(tmp_path), Frontend.CAPTURE)).block["head"].op["head.mean"]
+    assert (mean.size("batch"), mean.size("tokens"), mean.points) == (2, 1, 2 * 36 * 64)  # no class token
 
 
 @pytest.mark.parametrize(("name", "layers"), [("t5", (3, 2)), ("bart", (2, 3)), ("whisper", (2, 3))])

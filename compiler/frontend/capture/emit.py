@@ -223,7 +223,10 @@ class Emitter:
         words = " ".join(self.flow_words(self.layer.flow.atoms.flat(result.axes)))
         if self.read(self.capture.outputs[0]) != (want,):
             name = f"{self.edge or 'layer'}.place"
-            op = Op(name, Pattern.MAP, self.builder.dims(words), self.read(*result.roots), (want,), flops_per_point=0)
+            weights = [root for root in result.roots if self.layer.flow.seen[root].origin is Origin.WEIGHT]
+            put = (*self.read(*result.roots), *(self.weight(root, name, WeightKind.PLAIN) for root in weights))
+            inputs = tuple(dict.fromkeys(put))
+            op = Op(name, Pattern.MAP, self.builder.dims(words), inputs, (want,), flops_per_point=0)
             self.builder.emit(op, words)
         block = self.builder.block(kind, (want, *self.outputs))
         tensors = tuple(self._retyped(tensor) for tensor in block.tensors)

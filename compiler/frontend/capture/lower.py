@@ -44,7 +44,8 @@ def lower(captured: Captured, workload: Workload) -> Graph:
     kept = storage(checkpoint, workload.weights)
     captured = _regular(captured)
     stages = [walked(stage) for stage in staged(captured, workload)]
-    after = walk_capture(captured.after, inputs(captured.after, (0,))) if captured.after.nodes else None
+    image = bool(captured.fixed) and captured.middle is None
+    after = walk_capture(captured.after, inputs(captured.after, (0,)), image) if captured.after.nodes else None
     flows = [flow for one in stages for flow in (one.before, *one.layers) if flow is not None]
     _refuse(captured.model, [*flows, *([] if after is None else [after])])
     sides = [_side(captured.model, one) for one in stages]
@@ -55,7 +56,7 @@ def lower(captured: Captured, workload: Workload) -> Graph:
     last = stages[-1].stage.workload
     head = None if after is None else _head(captured, after, last if encoder else _edge_workload(workload))
     blocks, sequence = _blocks(captured, sides, head, (checkpoint, workload.weights, kept))
-    shown = last if captured.fixed and captured.middle is None else workload
+    shown = last if image else workload
     if captured.fixed and captured.middle is not None and workload.phase is Phase.PREFILL:
         shown = replace(workload, context=captured.fixed)
     return Graph(captured.model, captured.model_type, blocks, sequence, shown)
@@ -153,7 +154,8 @@ def _head(captured: Captured, after: Flow, workload: Workload) -> "_Part":
     """The head over the tokens of `workload`."""
     layer = _layer(captured.after, after, "head")
     known = dict(captured.facts)
-    if known.get("config") and "vocab" not in known:
+    image = captured.fixed and captured.middle is None  # a vocabulary of its config is of what it was trained on
+    if image or (known.get("config") and "vocab" not in known):
         for step in layer.steps:
             step.name = step.name.replace("lm_head", "classifier")
     return _Part(captured.after, layer, workload, _tied_key(captured), edge="head", last=workload.context == 1)
@@ -265,8 +267,8 @@ def _block(part: _Part, kind: str, kept: Storage) -> Made:
 
 
 def _source(part: _Part) -> str:
-    """The dimension of the encoder's tokens of a sequence: the context where that has as many tokens."""
-    return "context" if part.source in (0, part.workload.context) else "context_cross"
+    """The dimension of the encoder's tokens of a sequence, which a decoder's own have another."""
+    return "context_cross" if part.source else "context"
 
 
 def _memory(layer: Layer) -> set[str]:

@@ -159,8 +159,10 @@ def _from_config(auto: Any, config: Any, attention: str | None) -> Any:
     import torch
 
     more = {} if attention is None else {"attn_implementation": attention}
+    config = deepcopy(config)
+    config.architectures = config.architectures or []  # of a type with several classes (deit) the first is taken
     # a class that refuses an attention implementation leaves its name in the configuration
-    return auto.from_config(deepcopy(config), dtype=torch.bfloat16, trust_remote_code=False, **more)
+    return auto.from_config(config, dtype=torch.bfloat16, trust_remote_code=False, **more)
 
 
 def _prepare(module: Any, experts: str) -> None:

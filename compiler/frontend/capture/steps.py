@@ -75,6 +75,7 @@ class Flow(Walk):
     unsupported: list[Unsupported] = field(default_factory=list)
     biases: set[str] = field(default_factory=set)  # tables of distances as rows of a weight
     streams: set[str] = field(default_factory=set)  # the residual stream: the block input and every sum with it
+    fixed: bool = False  # whether the traced tokens are all that a sequence ever has (patches of an image)
     edge: bool = False  # whether this is no layer: there a token may be read by its place (an encoder's first one)
 
     def add(self, kind: Kind, call: Call, axes: tuple[Axes, ...], points: Axis, **more: object) -> Step:

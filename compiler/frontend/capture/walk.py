@@ -20,8 +20,11 @@ from compiler.frontend.capture.views import join, view
 Rule = Callable[[Flow, Call], str | None]
 
 
-def walk_capture(capture: Capture, data: frozenset[str]) -> Flow:
-    """The steps of `capture`. `data`: the inputs that carry activations; the others are tables of positions."""
+def walk_capture(capture: Capture, data: frozenset[str], fixed: bool = False) -> Flow:
+    """The steps of `capture`. `data`: the inputs that carry activations; the others are tables of positions.
+
+    fixed: the traced tokens are all that a sequence ever has (patches of an image).
+    """
     flow = Flow(Atoms(capture.tokens, capture.memory))
     for value in capture.inputs:
         origin = Origin.DATA if value.name in data else Origin.TABLE
@@ -34,6 +37,7 @@ def walk_capture(capture: Capture, data: frozenset[str]) -> Flow:
         flow.seen[value.name] = Seen(axes, (value.name,), Origin.TABLE)
     flow.streams = {capture.inputs[0].name}
     flow.edge = not capture.label.startswith("layer")
+    flow.fixed = fixed
     for node in capture.nodes:
         _step(flow, Call(node))
     return flow
@@ -229,7 +233,9 @@ def _reduce(flow: Flow, call: Call) -> str | None:
     at = {dim % len(x) for dim in dims if isinstance(dim, int)}
     gone = tuple(atom for place in sorted(at) for atom in x[place])
     if flow.atoms.tokens in flow.atoms.leaves(gone):
-        return "reduces over the tokens outside a semantic operator"
+        if not (flow.fixed and flow.atoms.leaves(gone) == (flow.atoms.tokens,)):
+            return "reduces over the tokens outside a semantic operator"
+        gone = flow.atoms.axis(flow.atoms.size(flow.atoms.tokens))  # those of one sequence
     kept = tuple(() if place in at else axis for place, axis in enumerate(x))
     if len(call.shape) != len(x):
         kept = tuple(axis for place, axis in enumerate(x) if place not in at)
