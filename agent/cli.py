@@ -158,10 +158,12 @@ def describe(
     out: Annotated[str, typer.Option(metavar="FILE", help="Write the file here.", show_default=False)] = "",
 ) -> None:
     """Write MODEL as a Python file to change and onboard (FILE.py:model)."""
+    from pathlib import Path
+
     from agent.runfolder import write_file
     from compiler.frontend.describe import FUNCTION, describe_model
 
-    text = describe_model(model)
+    text = describe_model(model, Path(out) if out else None)
     if not out:
         _print(text)
         return

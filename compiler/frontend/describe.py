@@ -4,6 +4,8 @@ Only what differs from defaults is written, equal layers once, each argument wit
 `model_type` nobody knows, a start is written: what could be read is filled in, the rest are `raise` lines.
 """
 
+import os
+from pathlib import Path
 from typing import Any
 
 from compiler.frontend.alias import spellings
@@ -67,20 +69,23 @@ _FACTS = {
 _CUT = 90
 
 
-def describe_model(model: str) -> str:
-    """The Python file of MODEL. InputError for what cannot be read, but not for a `model_type` nobody knows."""
+def describe_model(model: str, out: Path | None = None) -> str:
+    """The Python file of MODEL, to be written as `out`: it finds MODEL's weights files from there.
+
+    InputError for what cannot be read, but not for a `model_type` nobody knows.
+    """
     if python_place(model) is None:
         source = open_source(model)
         if is_unknown(source):
             return _start(classified(source))
-    return describe(load_model(model))
+    return describe(load_model(model), out)
 
 
-def describe(spec: ModelSpec) -> str:
-    """The Python file of `spec`."""
+def describe(spec: ModelSpec, out: Path | None = None) -> str:
+    """The Python file of `spec`, to be written as `out` (None: it is not known where)."""
     used: set[str] = set()
     writer = Writer(lambda owner, field, value: _comment(spec.facts, used, (owner, field), value))
-    body = _body(writer, spec)
+    body = _body(writer, spec, out)
     rest = [fact for fact in spec.facts if fact.name not in used and fact.name != "layers"]
     return _file(writer, spec, body, _remaining(rest))
 
@@ -96,7 +101,7 @@ def _indented(lines: list[str]) -> list[str]:
     return [f"    {line}" if line else "" for text in lines for line in text.split("\n")]
 
 
-def _body(writer: Writer, spec: ModelSpec) -> list[str]:
+def _body(writer: Writer, spec: ModelSpec, out: Path | None = None) -> list[str]:
     """The statements of the function."""
     taken = {FUNCTION}
     lines: list[str] = []
@@ -110,7 +115,10 @@ def _body(writer: Writer, spec: ModelSpec) -> list[str]:
         return [*lines, f"return {made}"]
     writer.use("compiler.frontend.compared", "with_stored")
     writer.use("pathlib", "Path")
-    return [*lines, f"spec = {made}", f"return with_stored(spec, Path({spec.stored.folder!r}))"]
+    folder = f"Path({spec.stored.folder!r})"
+    if out is not None:
+        folder = f"Path(__file__).parent / {os.path.relpath(spec.stored.folder, out.resolve().parent)!r}"
+    return [*lines, f"spec = {made}", f"return with_stored(spec, {folder})"]
 
 
 def _name_all(

@@ -49,7 +49,8 @@ def test_a_dimension_that_may_be_split_is_seen_in_the_outputs(graph: Make, kind:
     ["attn.values head_dim ways=2", "attn.scores kv_heads ways=4", "attn.values kv_heads ways=4"],
 )
 def test_prefill_caches_split_for_one_reader_only(graph: Make, target: Target, line: str) -> None:
-    compile_schedule(graph(phase=Phase.PREFILL), parse_schedule(f"shard gqa_dense {line}"), target)
+    found = compile_schedule(graph(phase=Phase.PREFILL), parse_schedule(f"shard gqa_dense {line}"), target)
+    assert isinstance(found, Program)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_prefill_caches_split_for_one_reader_only(graph: Make, target: Target, l
 )
 def test_partial_sums_that_are_also_split(graph: Make, target: Target, line: str) -> None:
     text = f"shard gqa_moe ffn ffn ways=2\nshard gqa_moe {line}"
-    compile_schedule(graph("moe"), parse_schedule(text), target)
+    assert isinstance(compile_schedule(graph("moe"), parse_schedule(text), target), Program)
 
 
 def test_prefill_latent_cache_is_whole_for_its_second_reader(graph: Make) -> None:

@@ -284,3 +284,23 @@ def test_a_start_fills_in_what_it_reads(tmp_path, deepseek):
     assert spec.model_type == "deepseek_v9"
     (tmp_path / "config.json").write_text(json.dumps(deepseek))
     assert spec.params == load_model(str(tmp_path)).params
+
+
+def test_a_described_model_and_its_weights_can_be_moved_together(tmp_path, llama):
+    """The file finds the weights from where it is; nothing in it is an absolute path."""
+    import shutil
+
+    from compiler.frontend.weights import INDEX
+
+    old, new = tmp_path / "old", tmp_path / "new"
+    (old / "model").mkdir(parents=True)
+    (old / "model" / "config.json").write_text(json.dumps(llama))
+    (old / "model" / INDEX).write_text(json.dumps({"weight_map": {"lm_head.weight": "a.safetensors"}}))
+    first = load_model(str(old / "model"))
+    assert first.stored is not None
+    text = describe_model(str(old / "model"), old / "mine.py")
+    assert "/ 'model'" in text and str(tmp_path) not in text.split("def model")[1]
+    (old / "mine.py").write_text(text)
+    shutil.move(old, new)
+    again = load_model(f"{new / 'mine.py'}:model")
+    assert again.stored is not None and again.stored.names == first.stored.names
