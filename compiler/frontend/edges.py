@@ -27,17 +27,17 @@ def embed(spec: ModelSpec, workload: Workload, kept: Storage, behind: Encoder | 
     if isinstance(spec.stem, Sound):
         return _sound(b, spec.stem)
     given: tuple[str, ...] = ()
+    ids = b.enter("ids", "tokens", Role.INPUT, DType.INT32)
     if behind is not None and behind.norm is not None:
         b.sizes |= {"context_cross": source}
         b.enter("x", "batch context_cross hidden")
         b.names = behind.names
         b.norm("encoder.norm", "x", "memory", "batch context_cross hidden", behind.norm)
         b.names, given = spec.names, ("memory",)
-    return _ids(b, spec, "embed" if behind is None else "embed_decoder", given)
+    return _ids(b, spec, "embed" if behind is None else "embed_decoder", ids, given)
 
 
-def _ids(b: BlockBuilder, spec: ModelSpec, kind: str, given: tuple[str, ...]) -> Block:
-    ids = b.enter("ids", "tokens", Role.INPUT, DType.INT32)
+def _ids(b: BlockBuilder, spec: ModelSpec, kind: str, ids: str, given: tuple[str, ...]) -> Block:
     tables = {"embed": "vocab", "embed.types": "types", "embed.positions": "positions"}
     rows = tuple(f"{role}.rows" for role, table in tables.items() if table in b.sizes)
     after = spec.embed_norm or spec.hyper or spec.altup

@@ -16,9 +16,10 @@ from compiler.frontend.compare import differences
 from compiler.frontend.describe import describe_model
 from compiler.frontend.encoder_rows import ENCODERS
 from compiler.frontend.oracle import Level, checks
+from compiler.frontend.parts import is_edge
 from compiler.frontend.spec import Attention, Dense, Encoder, EncoderHead, Layer, ModelSpec, Patches, Sound
 from compiler.ir.actions import Rewrite, Rule
-from compiler.ir.graph import Phase, Role, Workload
+from compiler.ir.graph import Graph, Phase, Role, Workload
 from compiler.passes.rewrite import rewrite_block
 from compiler.target import load_target
 from tests.frontend.test_encoders import CONFIGS
@@ -62,6 +63,49 @@ def test_the_class_and_the_other_door(written, name: str) -> None:
     for phase in (Phase.PREFILL,) if spec.encodes else Phase:
         work = Workload(phase, 2, 40, 1, "bf16")
         assert differences(build(spec, work), traced.graph(work)) == ()
+
+
+#: Ops that the class computes as multipliers, which are facts in a ModelSpec.
+MULTIPLIERS = ("attn.q_scale", "cross.q_scale")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_layers_are_those_of_the_other_door_op_for_op(written, name: str) -> None:
+    """Names, dimensions, and what is read but for multipliers; a norm and a sum say what they read in another order."""
+
+    def forms(graph: Graph) -> dict[str, list[Any]]:
+        return {
+            block.kind: [
+                (op.name, op.pattern, op.dims, op.reduced, op.sequential, op.outputs)
+                for op in block.ops
+                if op.name not in MULTIPLIERS
+            ]
+            for block in graph.blocks
+            if not is_edge(block.kind)
+        }
+
+    model = written(config(name))
+    spec, traced = load_model(model), open_door(model, Frontend.CAPTURE)
+    for phase in (Phase.PREFILL,) if spec.encodes else Phase:
+        work = Workload(phase, 2, 40, 1, "bf16")
+        ours, theirs = build(spec, work), traced.graph(work)
+        assert ours.sequence == theirs.sequence
+        assert forms(ours) == forms(theirs)
+        for kind in forms(ours):
+            mine, other = ours.block[kind], theirs.block[kind]
+            assert (mine.inputs, mine.outputs) == (other.inputs, other.outputs)
+            elements = [sorted(t.elements for t in block.weights) for block in (mine, other)]
+            assert elements[0] == elements[1]
+
+
+def test_a_model_without_multipliers_and_tables_of_positions_is_the_same_graph(written) -> None:
+    """T5 whose head is its own in the class: nothing but names of norms could differ, and none does."""
+    model = written(config("t5") | {"tie_word_embeddings": False})
+    spec, traced = load_model(model), open_door(model, Frontend.CAPTURE)
+    for phase in Phase:
+        for context in (1, 17, 40):
+            work = Workload(phase, 2, context, 1, "bf16")
+            assert build(spec, work).id == traced.graph(work).id
 
 
 @pytest.mark.parametrize("name", NAMES)

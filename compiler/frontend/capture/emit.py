@@ -50,6 +50,10 @@ _OUTPUTS = {
     "ffn.topk": "ffn.routes",
     "ffn.add_shared": "ffn.sum",
     "head.norm": "head.normed",
+    "encoder.norm": "memory",
+    "attn.sum_norm": "attn.y",
+    "cross.sum_norm": "cross.y",
+    "ffn.sum_norm": "y",
 }
 
 _PATTERNS = {
@@ -145,6 +149,8 @@ class Emitter:
         if self.layer.flow.seen[self.capture.outputs[0]].roots == (value,):
             return {"": "y", "embed": "y", "head": "logits"}[self.edge]
         name = _OUTPUTS.get(step.name, f"{step.name}_out")
+        if step.residual and any(user.name.endswith(".sum_norm") for user in self.layer.users(step)):
+            name = f"{step.name.partition('.')[0]}.sum"
         return name if place == 0 else f"{name}_{place + 1}"
 
     def emit(self, step: Step) -> None:

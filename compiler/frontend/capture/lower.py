@@ -4,6 +4,7 @@ Needs no torch. One block a distinct layer, between the embedding and the head; 
 the context come from the workload, everything else from the shapes of the trace.
 """
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 from compiler.errors import InputError
@@ -50,13 +51,15 @@ def lower(captured: Captured, workload: Workload, storage: Storage | None = None
     if encoder and workload.phase is Phase.DECODE:
         what = "every token attends to later ones (an encoder), so there is no decoding"
         raise InputError(captured.model, what, "phase prefill")
-    kinds = iter(name_kinds([(label(layer), (i, j)) for i, own in enumerate(layers) for j, layer in enumerate(own)]))
+    made = [_stage(captured.model, one, own, kept) for one, own in zip(stages, layers, strict=True)]
+    forms = [(block.kind, _form(block)) for _, own in made for block in own]
+    kinds = iter(name_kinds(forms))
     blocks: list[Block] = []
     sequence: list[str] = []
-    for one, own in zip(stages, layers, strict=True):
+    for one, (before, own) in zip(stages, made, strict=True):
         names = [next(kinds) for _ in own]
-        blocks.extend(_stage(captured.model, one, own, names, kept))
-        sequence.extend([one.stage.name] if one.before is not None else [])
+        blocks.extend([*before, *(replace(own[names.index(name)], kind=name) for name in dict.fromkeys(names))])
+        sequence.extend(block.kind for block in before)
         sequence.extend(names[number] for number in one.stage.sequence)
     last = stages[-1].stage
     if after is not None:
@@ -69,8 +72,15 @@ def lower(captured: Captured, workload: Workload, storage: Storage | None = None
     return Graph(captured.model, captured.model_type, tuple(blocks), tuple(sequence), shown)
 
 
-def _stage(model: str, one: Walked, layers: list[Layer], kinds: list[str], kept: Storage) -> list[Block]:
-    """The blocks of one stack: what comes before it, and each kind of layer."""
+def _form(block: Block) -> Hashable:
+    """What makes two layers one kind: the same work on the same tensors, whatever else the class gives or is given
+    (T5's first layer hands its biases on; a path that is dropped in training only).
+    """
+    return block.ops, block.tensors, block.inputs, block.outputs
+
+
+def _stage(model: str, one: Walked, layers: list[Layer], kept: Storage) -> tuple[list[Block], list[Block]]:
+    """The blocks of one stack: what comes before it, and each traced layer under its label."""
     stage, out = one.stage, []
     for capture, layer, feed in zip(stage.layers, layers, stage.feeds, strict=False):
         _refuse_between(model, capture, layer, feed)
@@ -78,9 +88,9 @@ def _stage(model: str, one: Walked, layers: list[Layer], kinds: list[str], kept:
         before = _layer(stage.before, one.before, "embed", one.handed)
         part = _Part(stage.before, before, stage.name, edge="embed", more=one.handed, source=stage.source)
         out.append(_block(part, stage.workload, kept))
-    for capture, layer, kind in zip(stage.layers, layers, kinds, strict=True):
-        out.append(_block(_Part(capture, layer, kind, source=stage.source), stage.workload, kept))
-    return out
+    pairs = zip(stage.layers, layers, strict=True)
+    parts = [_Part(capture, layer, label(layer), source=stage.source) for capture, layer in pairs]
+    return out, [_block(part, stage.workload, kept) for part in parts]
 
 
 def _regular(captured: Captured) -> Captured:
