@@ -78,9 +78,9 @@ def _patches(b: BlockBuilder, stem: Patches) -> Block:
     points = b.dims(f"{made} {' '.join(reduced)}")
     conv = Op("embed.conv", Pattern.CONTRACT, points, ("x", weight, bias), ("embed.patches",), reduced, 2)
     b.emit(conv, made)
-    first = b.weight("w.embed.class", "hidden", b.names.module("embed.class"))
+    front = [b.weight(f"w.{role}", "hidden", b.names.module(role)) for role in stem.front]
     rows = b.weight("w.embed.positions", "positions hidden", b.names.module("embed.positions"))
-    b.pointwise("embed.add", ("embed.patches", first, rows), "y", "tokens hidden")
+    b.pointwise("embed.add", ("embed.patches", *front, rows), "y", "tokens hidden")
     return b.block("embed", ("y",))
 
 
