@@ -112,7 +112,7 @@ def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase, source: str) -> tu
             row[name] = f"attn.{name}_normed"
     for name in ("q", "k") if mixer.rotary != 0 else ():
         if name in made:
-            b.pointwise(f"attn.{name}_rope", (row[name],), f"attn.{name}_rot", made[name], ROPE_FLOPS)
+            b.pointwise(f"attn.{name}_rope", (row[name],), f"attn.{name}_rot", made[name], _rope_flops(mixer))
             row[name] = f"attn.{name}_rot"
     keys, values, out = _rows(b, mixer, row, phase)
     sinks: tuple[str, ...] = ()
@@ -130,6 +130,12 @@ def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase, source: str) -> tu
     out_proj = Weight(b.names.module("attn.o_proj"), mixer.o_bias)
     b.project("attn.o_proj", (mixed,), "attn.out", "tokens hidden <- kv_heads q_group head_dim", out_proj)
     return out
+
+
+def _rope_flops(mixer: Attention) -> int:
+    """Operations an element of a head of which a part may be rotated, rounded up."""
+    rotary = mixer.head_dim if mixer.rotary is None else mixer.rotary
+    return -(-ROPE_FLOPS * rotary // mixer.head_dim)
 
 
 def _rows(b: BlockBuilder, mixer: Attention, row: dict[str, str], phase: Phase) -> Sources:

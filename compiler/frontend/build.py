@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from compiler.errors import InputError
 from compiler.frontend.altup_ops import altup_sizes
+from compiler.frontend.apart import Made, stored_otherwise
 from compiler.frontend.attention import add_mixer, mixer_sizes
 from compiler.frontend.builder import BlockBuilder
 from compiler.frontend.cross import add_cross
@@ -16,21 +17,16 @@ from compiler.frontend.ffn import add_ffn, ffn_sizes
 from compiler.frontend.hyper import STREAMS, hyper_sizes
 from compiler.frontend.mtp import extended, modules, mtp_embed
 from compiler.frontend.parts import START_TOKENS
-from compiler.frontend.quant import Kept, Storage, WeightKind, storage, stored_apart
+from compiler.frontend.quant import Storage, storage
 from compiler.frontend.spec import Attention, Encoder, Layer, ModelSpec, name_kinds
-from compiler.frontend.stored import Lookup, stored_types
 from compiler.ir.graph import Block, Graph, Phase, Workload
 
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """A layer and the checkpoint keys of its weights that are stored otherwise: together they decide the block.
-
-    late: nothing behind it needs any but the last token of a sequence.
-    """
+    """A layer. late: nothing behind it needs any but the last token of a sequence."""
 
     layer: Layer
-    apart: frozenset[tuple[str, Kept]]
     late: bool = False
 
 
@@ -49,15 +45,15 @@ def build(spec: ModelSpec, workload: Workload) -> Graph:
         workload = replace(workload, context=spec.stem.tokens)
     model = spec
     spec = extended(model) if workload.mtp else model
-    stack = _stack(spec, workload, storage(spec, workload.weights))
+    stack = _stack(spec, workload, storage(spec.checkpoint, workload.weights))
     kinds, kept, count = stack.kinds, stack.kept, len(model.layers)
-    ends = embed(spec, workload, kept), head(spec, workload, kept)
+    ends = embed(spec, workload, kept).block, head(spec, workload, kept).block
     last = sample(spec, workload, kept)
     drawn = () if last is None else (last,)
     sequence = ["embed", *kinds[:count], "head", *(block.kind for block in drawn)]
     more: list[Block] = []
     for module, kind in zip(modules(spec, count) if workload.mtp else (), kinds[count:], strict=True):
-        more += [mtp_embed(spec, module, workload, kept), head(spec, workload, kept, module)]
+        more += [mtp_embed(spec, module, workload, kept), head(spec, workload, kept, module).block]
         sequence += [module.kinds[0], kind, module.kinds[1], "sample"]
     blocks = (ends[0], *stack.blocks, ends[1], *drawn, *more)
     return Graph(spec.name, spec.model_type, blocks, tuple(sequence), workload)
@@ -74,19 +70,23 @@ class _Stack:
 
 def _stack(spec: ModelSpec, workload: Workload, kept: Storage, source: int = 0) -> _Stack:
     """The layers of `spec`. source: tokens a sequence of the encoder's output that they read."""
-    keys = {layer: _keys(spec, layer, workload, kept) for layer in dict.fromkeys(spec.layers)}
-    layers = [
-        _Layer(layer, stored_apart(spec, workload.weights, kept, keys[layer], index), _late(spec, index, workload))
-        for index, layer in enumerate(spec.layers)
-    ]
-    if spec.stored and workload.weights == "auto":
-        lookup = Lookup((), spec.stored.table)
-        layers = _by_files(spec, lookup, workload, kept, layers)
-        kept = kept.with_apart(_edges_by_files(spec, lookup, workload, kept))
-    kinds = name_kinds([(item.layer.label, item) for item in layers])
+
+    def make(item: _Layer | str, kept: Storage) -> Made:
+        if isinstance(item, str):
+            return (embed if item == "embed" else head)(spec, workload, kept)
+        made = _layer(spec, item.layer, workload, kept, item.late, source)
+        return Made(made.block("layer"), tuple(made.builder.matrices))
+
+    layers = [_Layer(layer, _late(spec, index, workload)) for index, layer in enumerate(spec.layers)]
+    items: list[tuple[_Layer | str, int]] = [*((layer, index) for index, layer in enumerate(layers))]
+    edges: list[tuple[_Layer | str, int]] = [("embed", 0), ("head", 0)]
+    apart = stored_otherwise(spec.checkpoint, workload.weights, kept, [*items, *edges], make)
+    kept = kept.with_apart(frozenset().union(*apart[len(items) :]))
+    pairs = list(zip(layers, apart, strict=False))
+    kinds = name_kinds([(item.layer.label, (item, own)) for item, own in pairs])
     blocks = tuple(
-        _layer(spec, item.layer, workload, kept.with_apart(kept.apart | item.apart), item.late, source).block(kind)
-        for kind, item in dict(zip(kinds, layers, strict=True)).items()
+        _layer(spec, item.layer, workload, kept.with_apart(kept.apart | own), item.late, source).block(kind)
+        for kind, (item, own) in dict(zip(kinds, pairs, strict=True)).items()
     )
     return _Stack(kinds, blocks, kept)
 
@@ -95,7 +95,7 @@ def _both(spec: ModelSpec, encoder: Encoder, workload: Workload) -> Graph:
     """An encoder and a decoder: prefill runs the encoder over `context` tokens (or as many as its stem gives) and the
     decoder over the tokens that it begins with; decode runs the decoder alone.
     """
-    kept, source = storage(spec, workload.weights), encoder.stem.tokens if encoder.stem else workload.context
+    kept, source = storage(spec.checkpoint, workload.weights), encoder.stem.tokens if encoder.stem else workload.context
     decode = workload.phase is Phase.DECODE
     own = workload if decode else replace(workload, context=START_TOKENS)
     blocks: list[Block] = []
@@ -103,11 +103,12 @@ def _both(spec: ModelSpec, encoder: Encoder, workload: Workload) -> Graph:
     if not decode:
         side, under = spec.encoding(encoder), replace(workload, context=source)
         stack = _stack(side, under, kept)
-        blocks += [embed(side, under, kept), *stack.blocks]
+        blocks += [embed(side, under, stack.kept).block, *stack.blocks]
         sequence += ["embed", *stack.kinds]
     stack = _stack(spec, own, kept, source)
-    first = embed(spec, own, kept, None if decode else encoder, source)
-    last = [block for block in (head(spec, own, kept), sample(spec, own, kept)) if block is not None]
+    kept = stack.kept
+    first = embed(spec, own, kept, None if decode else encoder, source).block
+    last = [block for block in (head(spec, own, kept).block, sample(spec, own, kept)) if block is not None]
     blocks += [first, *stack.blocks, *last]
     sequence += [first.kind, *stack.kinds, *(block.kind for block in last)]
     shown = replace(workload, context=source) if encoder.stem and not decode else workload
@@ -118,23 +119,6 @@ def _late(spec: ModelSpec, index: int, workload: Workload) -> bool:
     """Whether layers from `index` on only read caches: prefill then needs the last token of a sequence alone."""
     mixers = [layer.mixer for layer in spec.layers[index:]]
     return workload.phase is Phase.PREFILL and all(isinstance(m, Attention) and m.borrows for m in mixers)
-
-
-def _by_files(spec: ModelSpec, lookup: Lookup, workload: Workload, kept: Storage, layers: list[_Layer]) -> list[_Layer]:
-    """Each layer with the types its weights have in the files."""
-    blocks = {item: _layer(spec, item.layer, workload, kept.with_apart(item.apart)).block("layer") for item in layers}
-    out = []
-    for index, item in enumerate(layers):
-        apart = dict(item.apart) | stored_types(lookup, blocks[item].weights, index)
-        out.append(replace(item, apart=frozenset(apart.items())))
-    return out
-
-
-def _edges_by_files(spec: ModelSpec, lookup: Lookup, workload: Workload, kept: Storage) -> frozenset[tuple[str, Kept]]:
-    """The types of embedding and head in the files, where they differ."""
-    blocks = embed(spec, workload, kept), head(spec, workload, kept)
-    found = [stored_types(lookup, block.weights, 0) for block in blocks]
-    return frozenset((found[0] | found[1]).items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +154,3 @@ def _layer(
     if layer.ffn:
         add_ffn(b, layer)
     return _Built(b, "y" if layer.ffn else "cross.y" if layer.cross else "attn.y", cache)
-
-
-def _keys(spec: ModelSpec, layer: Layer, workload: Workload, kept: Storage) -> tuple[tuple[str, WeightKind], ...]:
-    """Checkpoint keys of the weights of `layer` that may be quantised, and their kinds."""
-    if not spec.quantisation.patterns:
-        return ()
-    return tuple(_layer(spec, layer, workload, kept).builder.quantised)

@@ -9,7 +9,7 @@ from math import prod
 
 from compiler.frontend.names import LLAMA, Names
 from compiler.frontend.parts import RMS, Norm
-from compiler.frontend.quant import Storage, WeightKind
+from compiler.frontend.quant import Matrix, Storage, WeightKind
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, Dim, Op, Pattern, Role, Routing, Tensor
 
@@ -47,7 +47,7 @@ class BlockBuilder:
         self.sizes = sizes
         self.storage = storage
         self.names = names
-        self.quantised: list[tuple[str, WeightKind]] = []  # checkpoint keys of weights that may be quantised
+        self.matrices: list[Matrix] = []
         self._ops: list[Op] = []
         self._tensors: list[Tensor] = []
         self._inputs: list[str] = []
@@ -66,10 +66,11 @@ class BlockBuilder:
 
         Its matrices have the last `contracted` dimensions as columns and the others as rows; experts have one each.
         """
-        if kind is not WeightKind.PLAIN:
-            self.quantised.append((key, kind))
         dims = self.dims(words)
-        sides = [d.size for d in dims if d.name != "experts" or kind is not WeightKind.EXPERT]
+        experts = [d.size for d in dims if d.name == "experts" and kind is WeightKind.EXPERT]
+        sides = [d.size for d in dims if d.name != "experts" or not experts]
+        if kind is not WeightKind.PLAIN:
+            self.matrices.append(Matrix(key, kind, prod(experts)))
         dtype = self.storage.dtype(kind, key, prod(sides[:-contracted]), prod(sides[-contracted:]))
         self._tensors.append(Tensor(name, dims, dtype, Role.WEIGHT, key))
         return name

@@ -46,13 +46,23 @@ def with_stored(spec: ModelSpec, folder: Path) -> ModelSpec:
     found = read_stored(folder)
     if found is None:
         return spec
+    stored = renamed(found)
+    facts = (*spec.facts, *file_facts(stored), *_differences(spec, stored, folder))
+    return replace(spec, stored=stored, facts=facts)
+
+
+def file_facts(stored: Stored) -> tuple[Fact, ...]:
+    """How many tensors the files hold, and what is wrong with a file."""
+    note, source = "not used: what it would say comes from the config", stored.source
+    count = f"{len(stored.tensors)} tensors"
+    there = [Fact("weights", count, source, "sizes and types from the headers")] if stored.tensors else []
+    return (*there, *(Fact("weights", f"{at} {what}", at, note, Status.UNKNOWN) for at, what in stored.problems))
+
+
+def renamed(found: Stored) -> Stored:
+    """`found` with the language model of a larger one under the names it has alone."""
     tensors = tuple((_renamed(key), tensor) for key, tensor in found.tensors)
-    stored = replace(found, tensors=tensors, names=tuple(_renamed(name) for name in found.names))
-    note = "not used: what it would say comes from the config"
-    facts = [Fact("weights", f"{place} {what}", place, note, Status.UNKNOWN) for place, what in stored.problems]
-    if tensors:
-        facts.insert(0, Fact("weights", f"{len(tensors)} tensors", stored.source, "sizes and types from the headers"))
-    return replace(spec, stored=stored, facts=(*spec.facts, *facts, *_differences(spec, stored, folder)))
+    return replace(found, tensors=tensors, names=tuple(_renamed(name) for name in found.names))
 
 
 def _renamed(key: str) -> str:
@@ -122,7 +132,7 @@ def _checked(lookup: Lookup, item: Expected, folder: Path) -> DType | None:
 
 def expected(spec: ModelSpec) -> Iterator[Expected]:
     """Every checkpoint tensor of a model, in order of layers; a tensor that two weights share once."""
-    weights = "auto" if supported(spec) else "bf16"
+    weights = "auto" if supported(spec.checkpoint) else "bf16"
     phase = Phase.PREFILL if spec.encodes or spec.encoder else Phase.DECODE
     graph = build(replace(spec, stored=None), Workload(phase, 1, 1, 1, weights))
     seen: set[str] = set()

@@ -71,7 +71,7 @@ class Model:
         if self.described.encoders:
             known = (*known, ("decoder_prefill_tokens", START_TOKENS))
         rows = (Fact(name, _storable(value), "module", note) for name, value in known)
-        return tuple(fact for fact in rows if fact.value is not None)
+        return (*(fact for fact in rows if fact.value is not None), *self.described.said)
 
     @property
     def params(self) -> int:

@@ -1,12 +1,13 @@
 """The blocks around the layers: embedding, head, sampling; the stems of images and sounds."""
 
 from compiler.frontend.altup_ops import altup_sizes, gather, spread
+from compiler.frontend.apart import Made
 from compiler.frontend.builder import BlockBuilder, Weight
 from compiler.frontend.flops import ACTIVATION_FLOPS, SOFTCAP_FLOPS
 from compiler.frontend.hyper import STREAMS, collapse_head, expand, hyper_sizes
 from compiler.frontend.mtp import Module
 from compiler.frontend.per_layer import embed_per_layer, per_layer_sizes
-from compiler.frontend.quant import Storage, WeightKind, stored_apart
+from compiler.frontend.quant import Storage, WeightKind
 from compiler.frontend.spec import Encoder, ModelSpec
 from compiler.frontend.stacks import Patches, Sound
 from compiler.ir.dtype import DType
@@ -16,7 +17,7 @@ from compiler.ir.graph import Block, Op, Pattern, Role, Workload
 _FRAMES = 3
 
 
-def embed(spec: ModelSpec, workload: Workload, kept: Storage, behind: Encoder | None = None, source: int = 0) -> Block:
+def embed(spec: ModelSpec, workload: Workload, kept: Storage, behind: Encoder | None = None, source: int = 0) -> Made:
     """Hidden states out of token ids, an image or a sound.
 
     behind: the encoder whose output, `source` tokens a sequence, is normalised and handed on (`memory`).
@@ -37,7 +38,7 @@ def embed(spec: ModelSpec, workload: Workload, kept: Storage, behind: Encoder | 
     return _ids(b, spec, "embed" if behind is None else "embed_decoder", ids, given)
 
 
-def _ids(b: BlockBuilder, spec: ModelSpec, kind: str, ids: str, given: tuple[str, ...]) -> Block:
+def _ids(b: BlockBuilder, spec: ModelSpec, kind: str, ids: str, given: tuple[str, ...]) -> Made:
     tables = {"embed": "vocab", "embed.types": "types", "embed.positions": "positions"}
     rows = tuple(f"{role}.rows" for role, table in tables.items() if table in b.sizes)
     after = spec.embed_norm or spec.hyper or spec.altup
@@ -61,10 +62,10 @@ def _ids(b: BlockBuilder, spec: ModelSpec, kind: str, ids: str, given: tuple[str
         spread(b, spec.altup, last, "y")
     if spec.per_layer:
         given = (embed_per_layer(b, ids, last if spec.altup else "y"), *given)
-    return b.block(kind, ("y", *given))
+    return Made(b.block(kind, ("y", *given)), tuple(b.matrices))
 
 
-def _patches(b: BlockBuilder, stem: Patches) -> Block:
+def _patches(b: BlockBuilder, stem: Patches) -> Made:
     """A convolution in steps of its own size; class token and positions are added to what it gives."""
     b.sizes |= {"channels": stem.channels, "height": stem.height, "width": stem.width}
     b.sizes |= {"kernel_height": stem.patch, "kernel_width": stem.patch, "positions": stem.tokens}
@@ -81,10 +82,10 @@ def _patches(b: BlockBuilder, stem: Patches) -> Block:
     front = [b.weight(f"w.{role}", "hidden", b.names.module(role)) for role in stem.front]
     rows = b.weight("w.embed.positions", "positions hidden", b.names.module("embed.positions"))
     b.pointwise("embed.add", ("embed.patches", *front, rows), "y", "tokens hidden")
-    return b.block("embed", ("y",))
+    return Made(b.block("embed", ("y",)), tuple(b.matrices))
 
 
-def _sound(b: BlockBuilder, stem: Sound) -> Block:
+def _sound(b: BlockBuilder, stem: Sound) -> Made:
     """Two convolutions along the frames, each behind an activation; the second halves their number."""
     b.sizes |= {"mel": stem.mel, "frames": 2 * stem.tokens, "kernel": _FRAMES, "channels": b.sizes["hidden"]}
     b.sizes |= {"positions": stem.tokens}
@@ -102,17 +103,15 @@ def _sound(b: BlockBuilder, stem: Sound) -> Block:
         b.pointwise(f"embed.act_{number}", (out,), ("embed.frames", "embed.rows")[number - 1], words, ACTIVATION_FLOPS)
     table = b.weight("w.embed.positions", "positions hidden", f"{b.names.module('embed.positions')}.weight")
     b.pointwise("embed.add", ("embed.rows", table), "y", "tokens hidden")
-    return b.block("embed", ("y",))
+    return Made(b.block("embed", ("y",)), tuple(b.matrices))
 
 
-def head(spec: ModelSpec, workload: Workload, kept: Storage, module: Module | None = None) -> Block:
+def head(spec: ModelSpec, workload: Workload, kept: Storage, module: Module | None = None) -> Made:
     """Logits of the last token of each sequence; those of an MTP module behind a norm of its own. Of an encoder, scores
     of all tokens, or of the classes of each sequence.
     """
-    keys = ((f"{spec.names.module('head.lm_head')}.weight", WeightKind.HEAD),)
-    apart = stored_apart(spec, workload.weights, kept, keys, 0)
     tokens = workload.tokens if spec.head else workload.batch
-    b = _edge(spec, kept.with_apart(apart | kept.apart), tokens, workload.batch)
+    b = _edge(spec, kept, tokens, workload.batch)
     b.names = spec.names if module is None else spec.names.of_mtp(module.layer)
     source = b.enter("x", STREAMS if spec.hyper or spec.altup else "tokens hidden")
     if spec.hyper:
@@ -130,7 +129,7 @@ def head(spec: ModelSpec, workload: Workload, kept: Storage, module: Module | No
         b.norm("head.norm", source, "head.normed", "tokens hidden", norm)
         source = "head.normed"
     _scores(b, spec, source)
-    return b.block("head" if module is None else module.kinds[1], ("logits",))
+    return Made(b.block("head" if module is None else module.kinds[1], ("logits",)), tuple(b.matrices))
 
 
 def _scores(b: BlockBuilder, spec: ModelSpec, source: str) -> None:

@@ -85,7 +85,7 @@ def has_reader(model: str) -> bool:
     path = Path(model)
     if not path.exists():
         return False
-    found = Facts(open_model(model, _CLASSES), "a model").find("model_type")
+    found = Facts(open_source(model), "a model").find("model_type")
     return found is not None and found.value in FAMILIES
 
 

@@ -10,14 +10,15 @@ from dataclasses import dataclass, replace
 
 from compiler.errors import InputError, nearest
 from compiler.frontend.quant_read import METHODS, read_dtype, read_quantisation
-from compiler.frontend.quantisation import WeightKind
-from compiler.frontend.spec import ModelSpec, MoE
+from compiler.frontend.quantisation import Checkpoint, WeightKind
 from compiler.ir.dtype import FP8, DType, Element, Scheme
 
 __all__ = [
     "CHOICES",
     "METHODS",
+    "Checkpoint",
     "Kept",
+    "Matrix",
     "Storage",
     "WeightKind",
     "read_dtype",
@@ -32,6 +33,15 @@ CHOICES = ("auto", "bf16", "fp8")
 Kept = DType | Scheme
 #: A pattern that names experts one by one, as a name or inside an expression.
 _NUMBERED = re.compile(r"experts\\?\.[(\[]?\d")
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """A weight that may be quantised: its checkpoint key (with {layer}, {expert}), its kind, and how many experts."""
+
+    key: str
+    kind: WeightKind
+    experts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +71,7 @@ class Storage:
         return replace(self, apart=apart)
 
 
-def storage(spec: ModelSpec, weights: str) -> Storage:
+def storage(checkpoint: Checkpoint, weights: str) -> Storage:
     """The storage types of a model under the user's choice (`auto`, `bf16`, `fp8`).
 
     Raises InputError for another choice, and under `auto` for a quantisation method that is not supported.
@@ -71,61 +81,57 @@ def storage(spec: ModelSpec, weights: str) -> Storage:
         raise InputError("weights", f"{weights!r} is not a storage choice", right)
     if weights == "bf16":
         return Storage(DType.BF16, DType.BF16, DType.BF16)
-    how = spec.quantisation
+    how = checkpoint.quantisation
     if weights == "fp8":
         schemes = [rule.scheme for rule in how.rules if how.method == "fp8"]
         fp8 = next((s for s in schemes if s.element is Element.FP8 and s.columns), FP8)
         return Storage(DType.BF16, fp8, fp8)
-    if not supported(spec):
-        where, what = f"{spec.name}: quantization_config.quant_method", f"{how.method} is not supported"
+    if not supported(checkpoint):
+        where, what = f"{checkpoint.name}: quantization_config.quant_method", f"{how.method} is not supported"
         raise InputError(where, what, f"supported: {', '.join(METHODS)}; or choose the storage: weights bf16 or fp8")
-    linear, expert, head = (_general(spec, kind) for kind in (WeightKind.LINEAR, WeightKind.EXPERT, WeightKind.HEAD))
-    return Storage(spec.dtype, linear, expert, head)
+    linear, expert, head = (_general(checkpoint, k) for k in (WeightKind.LINEAR, WeightKind.EXPERT, WeightKind.HEAD))
+    return Storage(checkpoint.dtype, linear, expert, head)
 
 
-def supported(spec: ModelSpec) -> bool:
+def supported(checkpoint: Checkpoint) -> bool:
     """Whether the storage of the checkpoint can be followed (`auto`)."""
-    return spec.quantisation.method is None or bool(spec.quantisation.rules)
+    return checkpoint.quantisation.method is None or bool(checkpoint.quantisation.rules)
 
 
-def _general(spec: ModelSpec, kind: WeightKind) -> Kept:
+def _general(checkpoint: Checkpoint, kind: WeightKind) -> Kept:
     """What the first rule without targets says of `kind`."""
-    rules = (r.scheme for r in spec.quantisation.rules if kind in r.kinds and not r.targets)
-    return next(rules, None) or spec.dtype
+    rules = (r.scheme for r in checkpoint.quantisation.rules if kind in r.kinds and not r.targets)
+    return next(rules, None) or checkpoint.dtype
 
 
 def stored_apart(
-    spec: ModelSpec, weights: str, kept: Storage, keys: Iterable[tuple[str, WeightKind]], layer: int
+    checkpoint: Checkpoint, weights: str, kept: Storage, matrices: Iterable[Matrix], layer: int
 ) -> frozenset[tuple[str, Kept]]:
-    """Which of the checkpoint `keys` (with {layer}, {expert}) the checkpoint stores otherwise than `kept` in `layer`.
+    """Which of the `matrices` the checkpoint stores otherwise than `kept` in `layer`, by key.
 
     Under `fp8` the exclusions of an fp8 checkpoint hold too; those of another were made for another type and do not.
     Raises InputError where the experts of a layer are not all stored in the same way.
     """
-    how = spec.quantisation
+    how = checkpoint.quantisation
     if not how.patterns or weights == "bf16" or (weights == "fp8" and how.method != "fp8"):
         return frozenset()
     apart = []
-    for key, kind in keys:
-        stored = _stored(spec, kept, kind, key.replace("{layer}", str(layer)), layer)
+    for matrix in matrices:
+        stored, general = _stored(checkpoint, kept, matrix, layer), kept.of(matrix.kind)
         if weights == "fp8" and stored != kept.plain:
-            stored = kept.of(kind)
-        if stored != kept.of(kind):
-            apart.append((key, stored))
+            stored = general
+        if stored != general:
+            apart.append((matrix.key, stored))
     return frozenset(apart)
 
 
-def _stored(spec: ModelSpec, kept: Storage, kind: WeightKind, key: str, layer: int) -> Kept:
-    module = key.removesuffix(".weight")
-    if "{expert}" not in module:
-        rule = spec.quantisation.rule(kind, module)
-        return rule.scheme if rule else kept.plain
-    ffn = spec.layers[layer].ffn
-    each = isinstance(ffn, MoE) and any(_NUMBERED.search(p) for p in spec.quantisation.patterns)
-    count = ffn.experts if each and isinstance(ffn, MoE) else 1
-    rules = [spec.quantisation.rule(kind, module.replace("{expert}", str(n))) for n in range(count)]
+def _stored(checkpoint: Checkpoint, kept: Storage, matrix: Matrix, layer: int) -> Kept:
+    how, module = checkpoint.quantisation, matrix.key.replace("{layer}", str(layer)).removesuffix(".weight")
+    each = "{expert}" in module and any(_NUMBERED.search(pattern) for pattern in how.patterns)
+    names = [module.replace("{expert}", str(n)) for n in range(matrix.experts)] if each else [module]
+    rules = [how.rule(matrix.kind, name) for name in names]
     if any(rule != rules[0] for rule in rules):
         odd = next(n for n, rule in enumerate(rules) if rule != rules[0])
         what = f"expert {odd} of layer {layer} is not stored as expert 0: single experts kept apart are not modelled"
-        raise InputError(f"{spec.name}: quantization_config", what, "all experts of a layer or none")
+        raise InputError(f"{checkpoint.name}: quantization_config", what, "all experts of a layer or none")
     return rules[0].scheme if rules[0] else kept.plain

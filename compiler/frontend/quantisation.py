@@ -6,7 +6,8 @@ from enum import Enum, auto
 from fnmatch import fnmatchcase
 from functools import cached_property
 
-from compiler.ir.dtype import Scheme
+from compiler.frontend.weights import Stored
+from compiler.ir.dtype import DType, Scheme
 
 
 class WeightKind(Enum):
@@ -83,3 +84,15 @@ class Quantisation:
     def patterns(self) -> tuple[str, ...]:
         """Every pattern that names modules."""
         return (*self.excluded, *(target for rule in self.rules for target in rule.targets))
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """How a publisher stores the model `name`: the type of what is not quantised, how matrices are stored, and what the
+    weights files say where they are there.
+    """
+
+    name: str
+    dtype: DType = DType.BF16
+    quantisation: Quantisation = Quantisation()
+    stored: Stored | None = None

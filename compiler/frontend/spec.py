@@ -26,7 +26,7 @@ from compiler.frontend.linear import (
 from compiler.frontend.mixers import Attention, Beside, LatentAttention, Mixer, QkNorm
 from compiler.frontend.names import Names
 from compiler.frontend.parts import LAYER_NORM, RMS, Norm, NormKind, PerLayer, positive
-from compiler.frontend.quantisation import Quantisation, Rule, WeightKind
+from compiler.frontend.quantisation import Checkpoint, Quantisation, Rule, WeightKind
 from compiler.frontend.sparse import SparseIndexer
 from compiler.frontend.stacks import EncoderHead, Patches, Sound, Stem
 from compiler.frontend.weights import Stored
@@ -260,6 +260,11 @@ class ModelSpec:
         for index, mixer in enumerate(own):
             if mixer.borrows and not any(earlier.lends(mixer) for earlier in own[:index]):
                 raise ValueError("model: a layer borrows a cache that no earlier layer stores")
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """How its weights are stored."""
+        return Checkpoint(self.name, self.dtype, self.quantisation, self.stored)
 
     @cached_property
     def params(self) -> int:

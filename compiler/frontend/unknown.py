@@ -25,6 +25,9 @@ LIKE = 0.84
 #: Types named on the page.
 SHOWN = 12
 
+#: Said where a config names code of its own.
+_REMOTE = "its own code, named by auto_map, is never run or fetched: what it computes has to be described"
+
 Reader = Callable[[Source], ModelSpec]
 
 
@@ -34,7 +37,7 @@ class Classified:
 
     known: (fact, key, value); near: (key, value, what it is near to); unknown: (key, value). nearest: a supported type;
     difference: what it has not got or misses; spec: what it reads when that is taken away, None where it misses a fact.
-    layers: what the config says of each layer; none where it says nothing.
+    layers: what the config says of each layer; none where it says nothing. remote: whether `auto_map` names code.
     """
 
     where: str
@@ -47,6 +50,7 @@ class Classified:
     difference: tuple[str, ...]
     spec: ModelSpec | None
     layers: tuple[LayerWord, ...] = ()
+    remote: bool = False
 
     @property
     def open(self) -> tuple[str, ...]:
@@ -68,6 +72,7 @@ class Classified:
             f"unknown: {_listed([f'{key} = {describe(value)}' for key, value in self.unknown])}",
             f"layers: {self._layers()}",
             f"nearest supported type: {self.nearest}; difference: {_listed(list(self.difference))}",
+            *([_REMOTE] if self.remote else []),
             "`rdutune describe MODEL --out mine.py` writes a start; complete it and give mine.py:model",
             f"supported: {', '.join(sorted(types))}",
             HERE,
@@ -111,7 +116,9 @@ def classify_with(source: Source, model_type: str, types: Mapping[str, str], rea
     if spec is not None:
         spec = replace(spec, model_type=model_type)
     facts = tuple(known), tuple(near), tuple(unknown)
-    return Classified(where, source.name, model_type, *facts, nearest, difference, spec, layer_words(source.values))
+    remote = bool(source.values.get("auto_map") or source.outer.get("auto_map"))
+    layers = layer_words(source.values)
+    return Classified(where, source.name, model_type, *facts, nearest, difference, spec, layers, remote)
 
 
 _NAMING = ("model_type", "architectures")

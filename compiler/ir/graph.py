@@ -5,6 +5,7 @@ here is frozen and validates on construction: a graph that exists is well formed
 sharding); bytes come from dtypes and dimensions, never from a stored number.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -315,9 +316,11 @@ class Graph:
     def _weights(self) -> list[tuple[str, int, int]]:
         seen: dict[str, tuple[str, int, int]] = {}
         for block in self.blocks:
+            parts: Counter[str] = Counter()
             for t in block.weights:
                 times = self.repeats[block.kind] if "{layer}" in t.key else 1  # the layers share what has no number
-                key = f"{block.kind}/{t.key}/{t.name}" if "{layer}" in t.key else t.key
+                parts[t.key] += 1  # parts of a fused projection share a key
+                key = f"{block.kind}/{t.key}/{t.name}" if "{layer}" in t.key else f"{t.key}/{parts[t.key]}"
                 seen.setdefault(key, (key, t.elements * times, t.nbytes * times))
         return list(seen.values())
 

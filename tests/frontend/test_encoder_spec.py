@@ -72,7 +72,7 @@ MULTIPLIERS = ("attn.q_scale", "cross.q_scale")
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_layers_are_those_of_the_other_door_op_for_op(written, name: str) -> None:
-    """Names, dimensions, and what is read but for multipliers; a norm and a sum say what they read in another order."""
+    """Names, dimensions and what is read, but for multipliers and how many operations a published gelu has."""
 
     def forms(graph: Graph) -> dict[str, list[Any]]:
         return {
@@ -97,10 +97,14 @@ def test_layers_are_those_of_the_other_door_op_for_op(written, name: str) -> Non
             assert (mine.inputs, mine.outputs) == (other.inputs, other.outputs)
             elements = [sorted(t.elements for t in block.weights) for block in (mine, other)]
             assert elements[0] == elements[1]
+            if name != "whisper":  # its queries are scaled before the scores read them
+                assert [op for op in mine.ops if op.name != "ffn.act"] == [
+                    op for op in other.ops if op.name != "ffn.act"
+                ]
 
 
 def test_a_model_without_multipliers_and_tables_of_positions_is_the_same_graph(written) -> None:
-    """T5 whose head is its own in the class: nothing but names of norms could differ, and none does."""
+    """T5 whose config has a head apart, which its class then does not scale."""
     model = written(config("t5") | {"tie_word_embeddings": False})
     spec, traced = load_model(model), open_door(model, Frontend.CAPTURE)
     for phase in Phase:

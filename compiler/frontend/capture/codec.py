@@ -1,4 +1,4 @@
-"""A `Captured` as JSON and back: `from_json(to_json(c)) == c`. Knows neither torch nor files.
+"""A `Captured` as JSON and back: `from_json(to_json(c)) == c` but for its checkpoint. Knows neither torch nor files.
 
 A `Ref` is `{"ref": name}`; an infinite or undefined number, which JSON has no word for, is `{"float": "inf"}`.
 """
@@ -73,12 +73,12 @@ def _capture_in(data: dict[str, Any]) -> Capture:
 
 
 def _value_out(value: Value) -> list[Any]:
-    return [value.name, list(value.shape), value.dtype, value.key]
+    return [value.name, list(value.shape), value.dtype, value.key, list(value.parts)]
 
 
 def _value_in(data: list[Any]) -> Value:
-    name, shape, dtype, key = data
-    return Value(name, tuple(shape), dtype, key)
+    name, shape, dtype, key, parts = data
+    return Value(name, tuple(shape), dtype, key, tuple(parts))
 
 
 def _node_out(node: Node) -> list[Any]:

@@ -8,7 +8,7 @@ from compiler.frontend.capture.emit import Emitter
 from compiler.frontend.capture.indexers import enter, index_of, selected, top_k
 from compiler.frontend.capture.latent import Latent, Layer
 from compiler.frontend.capture.steps import Step
-from compiler.frontend.flops import ACTIVATION_FLOPS, GATE_FLOPS, ROPE_FLOPS, SOFTMAX_FLOPS
+from compiler.frontend.flops import ACTIVATION_FLOPS, GATE_FLOPS, ROPE_FLOPS, SOFTCAP_FLOPS, SOFTMAX_FLOPS
 from compiler.frontend.quant import WeightKind
 from compiler.ir.graph import Op, Pattern, Role, Routing
 
@@ -164,7 +164,9 @@ def _core(
     reduced = tuple(key.split())
     b.emit(Op(names[0], Pattern.CONTRACT, points, keys, (names[3],), reduced, 2, along), table)
     inputs = (names[3], *extra)
-    b.emit(Op(names[1], Pattern.REDUCE, b.dims(table), inputs, (names[4],), (), SOFTMAX_FLOPS, along), table)
+    capped = step.call.name == "rdutune.attention" and step.call.get(7, "softcap", 0.0)
+    flops = SOFTMAX_FLOPS + (SOFTCAP_FLOPS if capped else 0)
+    b.emit(Op(names[1], Pattern.REDUCE, b.dims(table), inputs, (names[4],), (), flops, along), table)
     points = b.dims(f"tokens {heads} {value} {context}")
     b.emit(
         Op(names[2], Pattern.CONTRACT, points, (names[4], *values), (mixed,), along, 2, along),
@@ -221,7 +223,8 @@ def experts(e: Emitter, step: Step) -> None:
     routes = e.read(call.must(1), call.must(2))
     parts = ("gate", "up") if gated else ("gate",)
     for part in parts:
-        inputs = (*rows, *routes, *_expert_weights(e, f"ffn.experts_{part}", (3, 5), f"experts {ffn} {hidden}", step))
+        words = f"experts {ffn} {hidden}"
+        inputs = (*rows, *routes, *_expert_weights(e, f"ffn.experts_{part}", (3, 5), words, step))
         _expert(e, f"ffn.experts_{part}", inputs, f"tokens slots {ffn} <- {hidden}", f"ffn.experts_{part}_out", routing)
     flops = ACTIVATION_FLOPS + (GATE_FLOPS if gated else 0)
     outs = tuple(f"ffn.experts_{part}_out" for part in parts)
@@ -253,12 +256,18 @@ def _expert(e: Emitter, name: str, inputs: tuple[str, ...], words: str, out: str
 
 def _expert_weights(e: Emitter, op: str, places: tuple[int, int], words: str, step: Step) -> tuple[str, ...]:
     """The weight of one projection of all experts, and its bias; gate and up share a tensor of the checkpoint."""
-    matrix, bias = step.call.must(places[0]), step.call.ref(places[1])
-    out = [e.builder.weight(f"w.{op}", words, e.weight_value(matrix).key, WeightKind.EXPERT)]
+    matrix, bias, part = step.call.must(places[0]), step.call.ref(places[1]), int(op.endswith("_up"))
+    out = [e.builder.weight(f"w.{op}", words, _published(e, matrix, part), WeightKind.EXPERT)]
     if bias is not None:
         kept = " ".join(words.split()[:2])
-        out.append(e.builder.weight(f"b.{op}", kept, e.weight_value(bias).key))
+        out.append(e.builder.weight(f"b.{op}", kept, _published(e, bias, part)))
     return tuple(out)
+
+
+def _published(e: Emitter, name: str, part: int) -> str:
+    """The checkpoint tensor of part number `part` (gate, up) of a weight, also of several put together."""
+    roots = e.layer.flow.seen[name].roots
+    return e.weight_value(roots[min(part, len(roots) - 1)]).published(part)
 
 
 def routes(e: Emitter, step: Step) -> None:

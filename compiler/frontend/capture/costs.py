@@ -7,6 +7,7 @@ Names are `namespace.name` without the overload. A view moves no data and costs 
 from typing import Final
 
 from compiler.frontend.flops import ACTIVATION_FLOPS, SOFTMAX_FLOPS, TOPK_FLOPS
+from compiler.frontend.parts import Norm, NormKind
 
 
 def aten(words: str) -> tuple[str, ...]:
@@ -70,15 +71,15 @@ GATHERS: Final = frozenset({"aten.index", "aten.gather", "aten.index_select", "a
 SCATTERS: Final = frozenset(
     f"aten.{name}" for name in ("scatter", "scatter_add", "index_put", "index_add", "scatter_reduce", "index_copy")
 )
-#: RMS norm: square, add, scale, weigh. Layer norm: also the mean, its subtraction and a bias.
-RMS_NORM_FLOPS = 4
-LAYER_NORM_FLOPS = 7
+#: Without scale and bias, which count one each.
+_RMS = Norm(scale=False).flops_per_point
+_LAYER = Norm(NormKind.LAYER, scale=False).flops_per_point
 NORMS: Final[dict[str, int]] = {
-    "rdutune.rms_norm": RMS_NORM_FLOPS,
-    "aten.rms_norm": RMS_NORM_FLOPS,
-    "aten._fused_rms_norm": RMS_NORM_FLOPS,
-    "aten.layer_norm": LAYER_NORM_FLOPS,
-    "aten.native_layer_norm": LAYER_NORM_FLOPS,
+    "rdutune.rms_norm": _RMS,
+    "aten.rms_norm": _RMS,
+    "aten._fused_rms_norm": _RMS,
+    "aten.layer_norm": _LAYER,
+    "aten.native_layer_norm": _LAYER,
 }
 #: Tensors whose elements do not depend on those of the tensor whose shape they have.
 CREATIONS: Final = frozenset(

@@ -25,6 +25,7 @@ _OUTPUTS = {
     "attn.q_rope": "attn.q_rot",
     "attn.k_rope": "attn.k_rot",
     "attn.o_proj": "attn.out",
+    "attn.post_norm": "attn.out_normed",
     "attn.residual": "attn.y",
     "attn.q_a_proj": "attn.q_a",
     "attn.q_a_norm": "attn.q_a_normed",
@@ -49,12 +50,16 @@ _OUTPUTS = {
     "ffn.router": "ffn.router_out",
     "ffn.topk": "ffn.routes",
     "ffn.add_shared": "ffn.sum",
+    "ffn.post_norm": "ffn.out_normed",
     "head.norm": "head.normed",
     "encoder.norm": "memory",
     "attn.sum_norm": "attn.y",
     "cross.sum_norm": "cross.y",
     "ffn.sum_norm": "y",
 }
+
+#: Projections that no published checkpoint quantises.
+_PLAIN = ("ffn.router", "ffn.shared_gate", "attn.index_weights_proj")
 
 _PATTERNS = {
     Kind.CONTRACT: Pattern.CONTRACT,
@@ -117,31 +122,61 @@ class Emitter:
         roots = self.layer.flow.roots(values)
         return tuple(dict.fromkeys(tensor for root in roots for tensor in self.tensor.get(root, ())))
 
-    def weight(self, value: str, op: str, kind: WeightKind, words: str = "", prefix: str = "w.") -> str:
-        """The tensor of a weight; the one there is where another op has it already."""
+    def weight(
+        self, value: str, op: str, kind: WeightKind, words: str = "", prefix: str = "w.", reduced: tuple[str, ...] = ()
+    ) -> str:
+        """The tensor of a weight; the one there is where another op has it already.
+
+        reduced: what a product sums over; these dimensions come last, as the columns of the matrix.
+        """
         if value in self.tensor:
             return self.tensor[value][0]
         found = self.weight_value(value)
         embedding = self.tied and op == "head.lm_head" and len(found.shape) > 1
-        key = self.tied if embedding else found.key
+        key = self.tied if embedding else found.published()
         taken = {tensor for names in self.tensor.values() for tensor in names}
-        number, name = 2, f"{prefix}{op}"
+        number, stem = 2, f"{prefix}{op}"
+        name = stem
         while name in taken:
-            name, number = f"{prefix}{op}_{number}", number + 1
-        self.builder.weight(name, words or self.value_words(value), key, kind)
+            name, number = f"{stem}_{number}", number + 1
+        kind = WeightKind.PLAIN if embedding else kind
+        rows = (words or self.value_words(value)).split()
+        columns = [word for word in rows if word in reduced]
+        ordered = " ".join([*(word for word in rows if word not in columns), *columns])
+        self.builder.weight(name, ordered, key, kind, len(columns) or 1)
         self.tensor[value] = (name,)
         return name
 
     def weights(self, step: Step) -> tuple[str, ...]:
         """The weight tensors of a step: matrices of projections may be quantised, everything else stays plain."""
-        matrix = step.kind is Kind.CONTRACT and not self.edge and step.name != "ffn.router"
+        matrix = step.kind is Kind.CONTRACT and not self.edge and step.name not in _PLAIN
+        usual = WeightKind.LINEAR if matrix else WeightKind.HEAD if step.name == "head.lm_head" else WeightKind.PLAIN
+        reduced = tuple(self.names.words(step.reduced, self.flow_words(step.points))) if matrix else ()
         out = []
-        for value in step.weights:
-            wide = len(self.weight_value(value).shape) > 1
-            kind = WeightKind.LINEAR if matrix and wide else WeightKind.PLAIN
-            prefix = "b." if step.kind in (Kind.CONTRACT, Kind.CONV) and not wide else "w."
-            out.append(self.weight(value, step.name, kind, prefix=prefix))
+        biases = self._biases(step)
+        for value in sorted(step.weights, key=lambda value: value in biases):
+            if value in biases:
+                out.append(self.weight(value, step.name, WeightKind.PLAIN, prefix="b."))
+            else:
+                out.append(self.weight(value, step.name, usual, reduced=reduced))
         return tuple(out)
+
+    def _operands(self, step: Step) -> list[str]:
+        """What a step reads; of a sum with the stream that first, then what it adds in the order of the layer."""
+        if not step.residual:
+            return list(step.sources)
+        places = {name: place for place, maker in enumerate(self.layer.steps, 1) for name in maker.outputs}
+        streams = self.layer.flow.streams
+        return sorted(step.sources, key=lambda name: (name not in streams, places.get(name, 0)))
+
+    def _biases(self, step: Step) -> tuple[str, ...]:
+        """The weights of a step that are added: of a norm the second, of a product those with fewer dimensions."""
+        if step.kind is Kind.NORM:
+            return step.weights[1:]
+        if step.kind not in (Kind.CONTRACT, Kind.CONV):
+            return ()
+        ranks = {value: len(self.weight_value(value).shape) for value in step.weights}
+        return tuple(value for value, rank in ranks.items() if rank < max(ranks.values()))
 
     def output(self, step: Step, place: int = 0) -> str:
         """The tensor name of an output of a step."""
@@ -157,7 +192,7 @@ class Emitter:
         """The op of a step that is no semantic operator."""
         points = self.flow_words(step.points)
         reduced = self.names.words(step.reduced, taken=points) if step.kind is not Kind.MAP else []
-        inputs = (*self.read(*step.sources), *self.weights(step))
+        inputs = (*self.read(*self._operands(step)), *self.weights(step))
         outputs = tuple(self.output(step, place) for place in range(len(step.outputs)))
         op = Op(
             step.name,

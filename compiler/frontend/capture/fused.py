@@ -120,7 +120,8 @@ def _apart(capture: Capture, node: Node, gone: tuple[Node, ...], parts: list[Val
         rows = _rows(part.shape, lead)
         args: list[Argument] = [Ref(call.must(x))]
         for name, shape in ((call.must(w), (*rows, inner)), *(((bias, rows),) if bias is not None else ())):
-            value = replace(old[name], name=f"{name}[{number}]", shape=shape, key=f"{old[name].key}[{number}]")
+            key, origin = f"{old[name].key}[{number}]", old[name].published(number)
+            value = replace(old[name], name=f"{name}[{number}]", shape=shape, key=key, parts=(origin,))
             new.append(value)
             args.append(Ref(value.name))
         made.append(replace(node, target=f"{PART}.default", args=tuple(args), kwargs=(), outputs=(part,)))

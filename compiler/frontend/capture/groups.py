@@ -6,6 +6,7 @@ A group must be convex: no way from one of its steps to another may lead through
 from collections.abc import Iterable
 from itertools import chain
 
+from compiler.frontend.capture.seen import Call
 from compiler.frontend.capture.steps import Flow, Kind, Step
 from compiler.frontend.flops import TOPK_FLOPS
 
@@ -22,7 +23,7 @@ def grouped(flow: Flow, results: tuple[str, ...]) -> list[Step]:
     steps = _live(flow.steps, needed)
     for experts in [step for step in steps if step.kind is Kind.EXPERTS]:
         steps = _routes(flow, steps, experts)
-    return _ordered(_maps(flow, _live(steps, needed), needed))
+    return _ordered(_parallel(flow, _maps(flow, _live(steps, needed), needed), needed))
 
 
 def producers(steps: Iterable[Step]) -> dict[str, Step]:
@@ -114,6 +115,30 @@ def _maps(flow: Flow, steps: list[Step], needed: set[str]) -> list[Step]:
     return out
 
 
+def _parallel(flow: Flow, steps: list[Step], needed: set[str]) -> list[Step]:
+    """Steps whose sum with the stream has several parts: of layers whose mixer and feed-forward part run in parallel.
+
+    A sum that nothing but a sum with the stream reads is put into it; routed experts and a shared one stay their own.
+    """
+    made, read = producers(steps), readers(steps)
+    for last in [step for step in steps if step.residual]:
+        for name in last.sources:
+            inner = made.get(name)
+            if inner is None or name in needed or read[name] != [last] or not _sum(inner):
+                continue
+            if any(made[other].kind is Kind.EXPERTS for other in inner.sources if other in made):
+                continue
+            both = _merged(flow, steps, [inner, last], needed)
+            return _parallel(flow, [both if step is last else step for step in steps if step is not inner], needed)
+    return steps
+
+
+def _sum(step: Step) -> bool:
+    """Whether a step adds tensors and does nothing else."""
+    plain = all(Call(node).name == "aten.add" and len(Call(node).refs()) == 2 for node in step.nodes)
+    return step.kind is Kind.MAP and plain and not step.weights
+
+
 def _bits(mask: int) -> list[int]:
     return [place for place in range(mask.bit_length()) if mask >> place & 1]
 
@@ -134,7 +159,7 @@ def _merged(flow: Flow, steps: list[Step], members: list[Step], needed: set[str]
     read = {name for step in steps if step not in members for name in step.sources} | needed
     outputs = tuple(name for step in members for name in step.outputs if name in read)
     points = max((flow.atoms.flat(flow.seen[name].axes) for name in outputs), key=flow.atoms.extent)
-    size = flow.atoms.extent(points)
+    size, work = flow.atoms.extent(points), sum(step.work for step in members)
     return Step(
         Kind.MAP,
         [node for step in members for node in step.nodes],
@@ -142,9 +167,10 @@ def _merged(flow: Flow, steps: list[Step], members: list[Step], needed: set[str]
         tuple(dict.fromkeys(name for step in members for name in step.weights)),
         outputs,
         points,
-        flops=-(-sum(step.work for step in members) // size),
+        flops=-(-work // size),
+        work=work,
         tables=any(step.tables for step in members),
-        residual=members[0].residual,
+        residual=members[-1].residual,
         reduced=members[0].reduced,
     )
 

@@ -4,8 +4,11 @@ Between `trace` (which needs torch) and `lower` (which does not). Everything is 
 by content; shapes are those of one sequence of `tokens` tokens, a prime number that no model has as a size.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from compiler.frontend.quantisation import Checkpoint
+from compiler.frontend.spec import Fact
 
 #: Tokens of the traced sequence: a prime, so that no product of a model's sizes is mistaken for it.
 TRACED_TOKENS = 13
@@ -16,12 +19,20 @@ SOURCE_TOKENS = 17
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A tensor of a capture. `key`: the checkpoint name of a weight (with {layer}), empty for everything else."""
+    """A tensor of a capture. `key`: the name of a weight in the class (with {layer}), empty for everything else.
+
+    parts: the checkpoint tensors it is made of, in order (with {layer}, {expert}), where they have other names.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     key: str = ""
+    parts: tuple[str, ...] = ()
+
+    def published(self, part: int = 0) -> str:
+        """The checkpoint tensor that part number `part` of a weight is in."""
+        return self.parts[min(part, len(self.parts) - 1)] if self.parts else self.key
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,8 @@ class Captured:
     encoders: how many of `sequence` are layers of an encoder with a decoder behind it, and middle what lies between
     (the encoder's last norm, the decoder's embedding), whose values `feeds` of decoder layers name.
     fixed: tokens a sequence where the class fixes them (patches of an image, frames of a sound), 0 where it does not.
+    checkpoint: what a config says about stored weights, None where there is none; said: the facts of it. Read anew, and
+    not in the cache.
     """
 
     model: str
@@ -93,3 +106,5 @@ class Captured:
     encoders: int = 0
     middle: Capture | None = None
     fixed: int = 0
+    checkpoint: Checkpoint | None = field(default=None, compare=False)
+    said: tuple[Fact, ...] = field(default=(), compare=False)

@@ -4,10 +4,13 @@ Needs no torch. One block a distinct layer, between the embedding and the head; 
 the context come from the workload, everything else from the shapes of the trace.
 """
 
+from collections import Counter
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from math import prod
 
 from compiler.errors import InputError
+from compiler.frontend.apart import Made, stored_otherwise
 from compiler.frontend.builder import BlockBuilder
 from compiler.frontend.capture import cores, indexers, scans
 from compiler.frontend.capture.dims import Names, crosses, name_dims
@@ -21,7 +24,7 @@ from compiler.frontend.capture.seen import Call
 from compiler.frontend.capture.stages import Walked, bidirectional, inputs, staged, walked
 from compiler.frontend.capture.steps import Flow, Kind, Step
 from compiler.frontend.capture.walk import walk_capture
-from compiler.frontend.quant import CHOICES, Storage
+from compiler.frontend.quant import Checkpoint, Storage, storage
 from compiler.frontend.spec import name_kinds
 from compiler.ir.dtype import DType
 from compiler.ir.graph import Block, Graph, Op, Pattern, Phase, Role, Workload
@@ -33,43 +36,31 @@ _STORED = {"bfloat16": DType.BF16, "float16": DType.FP16, "float32": DType.FP32}
 _KEPT = (Kind.ATTENTION, Kind.INDEX)
 
 
-def lower(captured: Captured, workload: Workload, storage: Storage | None = None) -> Graph:
-    """The graph of a captured model under `workload`.
+def lower(captured: Captured, workload: Workload) -> Graph:
+    """The graph of a captured model under `workload`, its weights stored as the checkpoint says, else as traced.
 
-    storage: how weights are stored, where the checkpoint says more than the trace; under `auto` as traced.
     Raises InputError for every operator that cannot be lowered, all of them in one message.
     """
-    kept = storage or traced_storage(captured, workload.weights)
+    checkpoint = captured.checkpoint or Checkpoint(captured.model, _traced(captured))
+    kept = storage(checkpoint, workload.weights)
     captured = _regular(captured)
     stages = [walked(stage) for stage in staged(captured, workload)]
     image = bool(captured.fixed) and captured.middle is None
     after = walk_capture(captured.after, inputs(captured.after, (0,)), image) if captured.after.nodes else None
     flows = [flow for one in stages for flow in (one.before, *one.layers) if flow is not None]
     _refuse(captured.model, [*flows, *([] if after is None else [after])])
-    layers = [[_layer(*pair) for pair in zip(one.stage.layers, one.layers, strict=True)] for one in stages]
-    encoder = any(bidirectional(layer) for layer in layers[-1])
+    sides = [_side(captured.model, one) for one in stages]
+    encoder = any(bidirectional(part.layer) for part in sides[-1].layers)
     if encoder and workload.phase is Phase.DECODE:
         what = "every token attends to later ones (an encoder), so there is no decoding"
         raise InputError(captured.model, what, "phase prefill")
-    made = [_stage(captured.model, one, own, kept) for one, own in zip(stages, layers, strict=True)]
-    forms = [(block.kind, _form(block)) for _, own in made for block in own]
-    kinds = iter(name_kinds(forms))
-    blocks: list[Block] = []
-    sequence: list[str] = []
-    for one, (before, own) in zip(stages, made, strict=True):
-        names = [next(kinds) for _ in own]
-        blocks.extend([*before, *(replace(own[names.index(name)], kind=name) for name in dict.fromkeys(names))])
-        sequence.extend(block.kind for block in before)
-        sequence.extend(names[number] for number in one.stage.sequence)
-    last = stages[-1].stage
-    if after is not None:
-        ends = _ends(captured, after, last.workload if encoder else _edge_workload(workload), kept)
-        blocks.extend(ends)
-        sequence.extend(block.kind for block in ends)
-    shown = last.workload if image else workload
+    last = stages[-1].stage.workload
+    head = None if after is None else _head(captured, after, last if encoder else _edge_workload(workload))
+    blocks, sequence = _blocks(captured, sides, head, (checkpoint, workload.weights, kept))
+    shown = last if image else workload
     if captured.fixed and captured.middle is not None and workload.phase is Phase.PREFILL:
         shown = replace(workload, context=captured.fixed)
-    return Graph(captured.model, captured.model_type, tuple(blocks), tuple(sequence), shown)
+    return Graph(captured.model, captured.model_type, blocks, sequence, shown)
 
 
 def _form(block: Block) -> Hashable:
@@ -79,18 +70,73 @@ def _form(block: Block) -> Hashable:
     return block.ops, block.tensors, block.inputs, block.outputs
 
 
-def _stage(model: str, one: Walked, layers: list[Layer], kept: Storage) -> tuple[list[Block], list[Block]]:
-    """The blocks of one stack: what comes before it, and each traced layer under its label."""
-    stage, out = one.stage, []
+@dataclass(frozen=True)
+class _Side:
+    """A stack as parts to be made blocks. `sequence`: which of `layers` each layer is."""
+
+    name: str
+    before: "_Part | None"
+    layers: "tuple[_Part, ...]"
+    sequence: tuple[int, ...]
+
+
+def _side(model: str, one: Walked) -> _Side:
+    """The parts of one stack: what comes before it, and each distinct layer. InputError for work between two layers."""
+    stage = one.stage
+    layers = [_layer(*pair) for pair in zip(stage.layers, one.layers, strict=True)]
     for capture, layer, feed in zip(stage.layers, layers, stage.feeds, strict=False):
         _refuse_between(model, capture, layer, feed)
+    before = None
     if one.before is not None:
-        before = _layer(stage.before, one.before, "embed", one.handed)
-        part = _Part(stage.before, before, stage.name, edge="embed", more=one.handed, source=stage.source)
-        out.append(_block(part, stage.workload, kept))
+        layer = _layer(stage.before, one.before, "embed", one.handed)
+        before = _Part(stage.before, layer, stage.workload, edge="embed", more=one.handed, source=stage.source)
     pairs = zip(stage.layers, layers, strict=True)
-    parts = [_Part(capture, layer, label(layer), source=stage.source) for capture, layer in pairs]
-    return out, [_block(part, stage.workload, kept) for part in parts]
+    parts = tuple(_Part(capture, layer, stage.workload, source=stage.source) for capture, layer in pairs)
+    return _Side(stage.name, before, parts, stage.sequence)
+
+
+def _blocks(
+    captured: Captured, sides: list[_Side], head: "_Part | None", stored: tuple[Checkpoint, str, Storage]
+) -> tuple[tuple[Block, ...], tuple[str, ...]]:
+    """(blocks, sequence): layers equal in structure and storage are one kind."""
+    checkpoint, weights, kept = stored
+    parts = {(n, place): part for n, side in enumerate(sides) for place, part in enumerate(side.layers)}
+    edges = {(n, -1): side.before for n, side in enumerate(sides) if side.before is not None}
+    edges |= {} if head is None else {(len(sides), -1): head}
+    layers = [
+        ((n, place), number) for n, side in enumerate(sides) for place, number in _numbered(captured, sides, side)
+    ]
+    items = [*layers, *((place, 0) for place in edges)]
+
+    def make(place: tuple[int, int], kept: Storage) -> Made:
+        return _block((parts | edges)[place], "block", kept)
+
+    apart = stored_otherwise(checkpoint, weights, kept, items, make)
+    kept = kept.with_apart(frozenset().union(*apart[len(layers) :]))
+    own = [(place, more) for (place, _), more in zip(layers, apart, strict=False)]
+    made = {
+        item: _block(parts[item[0]], "layer", kept.with_apart(kept.apart | item[1])).block
+        for item in dict.fromkeys(own)
+    }
+    kinds = name_kinds([(label(parts[item[0]].layer), (item[0][0], _form(made[item]))) for item in own])
+    blocks: list[Block] = []
+    sequence: list[str] = []
+    for n, side in enumerate(sides):
+        if side.before is not None:
+            blocks.append(_block(side.before, side.name, kept).block)
+            sequence.append(side.name)
+        mine = [(kind, item) for kind, item in zip(kinds, own, strict=True) if item[0][0] == n]
+        blocks.extend(replace(made[item], kind=kind) for kind, item in dict(mine).items())
+        sequence.extend(kind for kind, _ in mine)
+    ends = [] if head is None else _ends(_block(head, "head", kept).block, kept)
+    return (*blocks, *ends), (*sequence, *(block.kind for block in ends))
+
+
+def _numbered(captured: Captured, sides: list[_Side], side: _Side) -> list[tuple[int, int]]:
+    """Of each layer of a stack, which of its parts it is, and its number in the checkpoint."""
+    recorded = dict(captured.facts).get("layer_index")
+    numbers = recorded if recorded is not None and len(sides) == 1 else range(len(side.sequence))
+    return list(zip(side.sequence, numbers, strict=True))
 
 
 def _regular(captured: Captured) -> Captured:
@@ -115,38 +161,31 @@ def _refuse_between(model: str, capture: Capture, layer: Layer, feed: tuple[str,
             raise InputError(where, f"reads {value.name}, which an earlier layer made beside its hidden states")
 
 
-def _ends(captured: Captured, after: Flow, workload: Workload, kept: Storage) -> list[Block]:
-    """The head over the tokens of `workload`, and the sampling where the head gives scores of a vocabulary."""
+def _head(captured: Captured, after: Flow, workload: Workload) -> "_Part":
+    """The head over the tokens of `workload`."""
     layer = _layer(captured.after, after, "head")
     known = dict(captured.facts)
     image = captured.fixed and captured.middle is None  # a vocabulary of its config is of what it was trained on
     if image or (known.get("config") and "vocab" not in known):
         for step in layer.steps:
             step.name = step.name.replace("lm_head", "classifier")
-    part = _Part(captured.after, layer, "head", _tied_key(captured), edge="head", last=workload.context == 1)
-    head = _block(part, workload, kept)
+    return _Part(captured.after, layer, workload, _tied_key(captured), edge="head", last=workload.context == 1)
+
+
+def _ends(head: Block, kept: Storage) -> list[Block]:
+    """The head, and the sampling where it gives scores of a vocabulary."""
     scores = "vocab" in {dim.name for dim in head.tensor["logits"].dims}
     return [head, _sample(head, kept)] if scores else [head]
 
 
-def traced_storage(captured: Captured, weights: str) -> Storage:
-    """The storage types of the weights as traced (`auto`), or as the user chose."""
-    if weights not in CHOICES:
-        raise InputError("weights", f"{weights!r} is not a storage choice", f"one of {', '.join(CHOICES)}")
+def _traced(captured: Captured) -> DType:
+    """The type most weights were traced in."""
     values = [value for capture in (captured.before, *captured.layers, captured.after) for value in capture.weights]
-    counts: dict[DType, int] = {}
+    counts: Counter[DType] = Counter()
     for value in values:
-        found = _STORED.get(value.dtype)
-        if found is not None:
-            size = 1
-            for side in value.shape:
-                size *= side
-            counts[found] = counts.get(found, 0) + size
-    traced = max(counts, key=lambda dtype: (counts[dtype], dtype.label), default=DType.BF16)
-    if weights == "auto":
-        return Storage(traced, traced, traced)
-    linear = DType.BF16 if weights == "bf16" else DType.FP8
-    return Storage(DType.BF16, linear, linear)
+        if value.dtype in _STORED:
+            counts[_STORED[value.dtype]] += prod(value.shape)
+    return max(counts, key=lambda dtype: (counts[dtype], dtype.label), default=DType.BF16)
 
 
 def _refuse(model: str, flows: list[Flow]) -> None:
@@ -169,7 +208,8 @@ def label(layer: Layer) -> str:
     mixer = "none"
     if attentions:
         latent = id(attentions[0]) in layer.latents
-        mixer = "mla" if latent else "swa" if cores.spans(attentions[0])[0] else "gqa"
+        window, chunk = cores.spans(attentions[0])
+        mixer = "mla" if latent else "swa" if window else "cka" if chunk else "gqa"
         if any(crosses(layer, step) for step in attentions):
             mixer = "cross"
         elif not cores.causal(attentions[0]):
@@ -192,7 +232,7 @@ class _Part:
 
     capture: Capture
     layer: Layer
-    kind: str
+    workload: Workload
     tied: str = ""
     more: tuple[str, ...] = ()
     edge: str = ""
@@ -200,9 +240,9 @@ class _Part:
     last: bool = False
 
 
-def _block(part: _Part, workload: Workload, kept: Storage) -> Block:
+def _block(part: _Part, kind: str, kept: Storage) -> Made:
     """The block of one capture."""
-    capture, layer, kind = part.capture, part.layer, part.kind
+    capture, layer, workload = part.capture, part.layer, part.workload
     edge, flow = part.edge, layer.flow
     sizes = {"tokens": workload.tokens, "batch": workload.batch}
     if part.source:
@@ -234,7 +274,7 @@ def _block(part: _Part, workload: Workload, kept: Storage) -> Block:
         if not cached.issuperset(step.outputs):
             _emit(e, step)
     e.outputs.extend(tensor for tensor in e.read(*part.more) if tensor not in e.outputs)
-    return e.finish(kind)
+    return Made(e.finish(kind), tuple(e.builder.matrices))
 
 
 def _source(part: _Part) -> str:
@@ -298,7 +338,7 @@ def _tied_key(captured: Captured) -> str:
     if not captured.tied or head is None:
         return ""
     shape = next(value.shape for value in captured.after.weights if value.name == Call(head).must(1))
-    return next((value.key for value in captured.before.weights if value.shape == shape), "")
+    return next((value.published() for value in captured.before.weights if value.shape == shape), "")
 
 
 def _edge_workload(workload: Workload) -> Workload:

@@ -12,11 +12,13 @@ from typing import Any
 from compiler.errors import InputError
 from compiler.frontend.capture import cache
 from compiler.frontend.capture.between import Between, followed
+from compiler.frontend.capture.checkpoint import with_checkpoint
 from compiler.frontend.capture.example import example
 from compiler.frontend.capture.export import capture as as_capture
 from compiler.frontend.capture.export import export
 from compiler.frontend.capture.failure import quiet
 from compiler.frontend.capture.ir import SOURCE_TOKENS, TRACED_TOKENS, Capture, Captured
+from compiler.frontend.capture.published import with_published
 from compiler.frontend.capture.record import Call, containers, first_names, kinds, owner_names, record, stacks
 from compiler.frontend.capture.sides import Sides, carried, hidden_number, repeated
 from compiler.frontend.capture.source import Opened, open_module, returned
@@ -29,12 +31,11 @@ Feeds = tuple[tuple[str, ...], ...]
 def capture(model: str, directory: Path | None = None) -> Captured:
     """The capture of MODEL: from `directory` where it is stored there, else traced and stored."""
     found = cache.stored(directory, model) if directory is not None else None
-    if found is not None:
-        return found
-    function = python_place(model)
+    function = python_place(model) if found is None else None
     if function is not None:
         return capture_run(model, run_function(*function), directory)
-    return _saved(model, trace(open_module(model)), directory)
+    made = found or _saved(model, trace(open_module(model)), directory)
+    return with_checkpoint(made, model)
 
 
 def capture_run(model: str, run: Run, directory: Path | None = None) -> Captured:
@@ -58,9 +59,8 @@ def trace(opened: Opened) -> Captured:
         stack.enter_context(quiet())
         stack.enter_context(opened.mode)
         stack.enter_context(patched(opened.module))
-        if not found:
-            return _whole(opened, wrapper, args, kwargs)
-        return _layered(opened, found, (wrapper, args, kwargs))
+        made = _layered(opened, found, (wrapper, args, kwargs)) if found else _whole(opened, wrapper, args, kwargs)
+    return with_published(made, opened.module)
 
 
 def _layered(

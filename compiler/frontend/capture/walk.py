@@ -254,7 +254,8 @@ def _norm(flow: Flow, call: Call) -> None:
             flow.atoms.unify(one, other)
     along = tuple(atom for axis in x[len(x) - over :] for atom in axis)
     rest = tuple(flow.axes(value.shape) for value in call.node.outputs[1:])
-    flow.add(Kind.NORM, call, (x, *rest), flow.atoms.flat(x), sequential=along, flops=costs.NORMS[call.name])
+    step = flow.add(Kind.NORM, call, (x, *rest), flow.atoms.flat(x), sequential=along, flops=costs.NORMS[call.name])
+    step.flops += len(step.weights)
 
 
 def _embedding(flow: Flow, call: Call) -> None:
