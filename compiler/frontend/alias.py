@@ -7,13 +7,13 @@ from typing import Final
 
 #: Fact name -> spellings, the commonest first. Two spellings in one config must agree.
 ALIASES: Final[dict[str, tuple[str, ...]]] = {
-    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model"),
+    "hidden": ("hidden_size", "n_embd", "n_embed", "d_model", "dim"),
     "vocab": ("vocab_size", "padded_vocab_size"),
     "layers": ("num_hidden_layers", "n_layer", "n_layers", "num_layers"),
     "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv", "attn_config.kv_n_heads"),
     "head_dim": ("head_dim", "attention_head_dim", "d_kv"),
-    "ffn_width": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff"),
+    "ffn_width": ("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size", "d_ff", "hidden_dim"),
     "dense_width": ("intermediate_size_mlp",),
     "expert_width": ("moe_intermediate_size", "ffn_config.ffn_hidden_size"),
     "experts": (
@@ -176,6 +176,9 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "encoder_layers": ("encoder_layers",),
     "decoder_layers": ("decoder_layers",),
     "decoder_layers_or": ("num_decoder_layers",),
+    "shared_tables": ("share_encoder_decoder_embeddings",),
+    "decoder_vocab": ("decoder_vocab_size",),
+    "sinusoidal": ("sinusoidal_pos_embds",),
     "mel_bins": ("num_mel_bins",),
     "source_positions": ("max_source_positions",),
     "target_positions": ("max_target_positions",),

@@ -99,7 +99,8 @@ def _add_gqa(b: BlockBuilder, mixer: Attention, phase: Phase, source: str) -> tu
     biases = {"q": mixer.q_bias, "gate": mixer.q_bias, "k": mixer.k_bias, "v": mixer.v_bias}
     for name, words in (made | {"gate": QUERY} if mixer.gate else made).items():
         weight = Weight(b.names.module(f"attn.{name}_proj"), biases[name])
-        b.project(f"attn.{name}_proj", (source,), f"attn.{name}", f"{words} <- hidden", weight)
+        placed = CACHE if words == ROW and _made_in_place(mixer) else ""
+        b.project(f"attn.{name}_proj", (source,), f"attn.{name}", f"{words} <- hidden", weight, placed)
     row = {name: f"attn.{name}" for name in made} | ({"v": "attn.k"} if mixer.k_is_v else {})
     if mixer.v_norm and not mixer.borrows:
         b.norm("attn.v_norm", row["v"], "attn.v_normed", ROW, mixer.v_norm)
@@ -141,7 +142,15 @@ def _rows(b: BlockBuilder, mixer: Attention, row: dict[str, str], phase: Phase) 
     """(what scores read as keys, what values are, the cache tensors given)."""
     if mixer.borrows:
         return ("attn.k_cache",), ("attn.v_cache",), ()
+    if _made_in_place(mixer):
+        return (row["k"],), (row["v"],), ()
     return _append(b, row, phase) if mixer.causal else _place(b, row)
+
+
+def _made_in_place(mixer: Attention) -> bool:
+    """Whether the projections make keys and values by sequence: all tokens read them as made, and none is kept."""
+    turned = mixer.rotary != 0 or mixer.qk_norm is not QkNorm.NONE or mixer.v_norm is not None
+    return not (mixer.causal or mixer.borrows or turned)
 
 
 def _place(b: BlockBuilder, row: dict[str, str]) -> Sources:

@@ -107,8 +107,13 @@ class BlockBuilder:
         )
         self.emit(op, words)
 
-    def project(self, name: str, sources: tuple[str, ...], out: str, words: str, weight: Weight) -> None:
-        """`out` = `sources[0]` times a weight (plus a bias). `words`: dimensions of out, `<-`, the contracted ones."""
+    def project(
+        self, name: str, sources: tuple[str, ...], out: str, words: str, weight: Weight, placed: str = ""
+    ) -> None:
+        """`out` = `sources[0]` times a weight (plus a bias). `words`: dimensions of out, `<-`, the contracted ones.
+
+        placed: the dimensions of out where its rows stand otherwise (tokens by sequence).
+        """
         left, reduced = (part.split() for part in words.split("<-"))
         kept = [word for word in left if word not in _FLOWING]
         lead = ["experts"] if weight.routing else []
@@ -125,7 +130,7 @@ class BlockBuilder:
             flops_per_point=2,
             routing=weight.routing,
         )
-        self.emit(op, " ".join(left))
+        self.emit(op, placed or " ".join(left))
 
     def pointwise(self, name: str, sources: tuple[str, ...], out: str, words: str, flops: int = 1) -> None:
         """An element-wise op with `flops` operations an element."""

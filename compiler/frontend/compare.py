@@ -64,7 +64,7 @@ def _items(block: Block, op: Op) -> list[Item]:
         return items + _attention(block, op)
     if op.pattern is Pattern.SCAN:
         state = [dim.size for dim in op.dims if dim.name not in ("tokens", "batch")]
-        return [("scan", tuple(state))]
+        return [("scan", tuple(state))] if state else []  # positions counted from ids (RoBERTa) keep none
     if op.pattern is Pattern.SORT:
         return [("top-k", (op.points // prod(op.size(name) for name in op.sequential), op.size(op.sequential[0])))]
     if op.pattern is Pattern.REDUCE and not op.reduced and weights and "context" not in op.sequential:

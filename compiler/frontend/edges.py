@@ -28,17 +28,17 @@ def embed(spec: ModelSpec, workload: Workload, kept: Storage, behind: Encoder | 
     if isinstance(spec.stem, Sound):
         return _sound(b, spec.stem)
     given: tuple[str, ...] = ()
+    ids = b.enter("ids", "tokens", Role.INPUT, DType.INT32)
     if behind is not None and behind.norm is not None:
         b.sizes |= {"context_cross": source}
         b.enter("x", "batch context_cross hidden")
         b.names = behind.names
         b.norm("encoder.norm", "x", "memory", "batch context_cross hidden", behind.norm)
         b.names, given = spec.names, ("memory",)
-    return _ids(b, spec, "embed" if behind is None else "embed_decoder", given)
+    return _ids(b, spec, "embed" if behind is None else "embed_decoder", ids, given)
 
 
-def _ids(b: BlockBuilder, spec: ModelSpec, kind: str, given: tuple[str, ...]) -> Made:
-    ids = b.enter("ids", "tokens", Role.INPUT, DType.INT32)
+def _ids(b: BlockBuilder, spec: ModelSpec, kind: str, ids: str, given: tuple[str, ...]) -> Made:
     tables = {"embed": "vocab", "embed.types": "types", "embed.positions": "positions"}
     rows = tuple(f"{role}.rows" for role, table in tables.items() if table in b.sizes)
     after = spec.embed_norm or spec.hyper or spec.altup
@@ -79,9 +79,9 @@ def _patches(b: BlockBuilder, stem: Patches) -> Made:
     points = b.dims(f"{made} {' '.join(reduced)}")
     conv = Op("embed.conv", Pattern.CONTRACT, points, ("x", weight, bias), ("embed.patches",), reduced, 2)
     b.emit(conv, made)
-    first = b.weight("w.embed.class", "hidden", b.names.module("embed.class"))
+    front = [b.weight(f"w.{role}", "hidden", b.names.module(role)) for role in stem.front]
     rows = b.weight("w.embed.positions", "positions hidden", b.names.module("embed.positions"))
-    b.pointwise("embed.add", ("embed.patches", first, rows), "y", "tokens hidden")
+    b.pointwise("embed.add", ("embed.patches", *front, rows), "y", "tokens hidden")
     return Made(b.block("embed", ("y",)), tuple(b.matrices))
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from compiler.frontend.encoder_layouts import BART_ENCODER, T5_ENCODER, WHISPER_ENCODER
 from compiler.frontend.facts import Facts
 from compiler.frontend.family import Shell
-from compiler.frontend.layouts import BART_ENCODER, T5_ENCODER, WHISPER_ENCODER
 from compiler.frontend.mixer_facts import quotient
 from compiler.frontend.names import Names
 from compiler.frontend.parts import LAYER_NORM, START_TOKENS, Norm
@@ -16,7 +16,7 @@ from compiler.frontend.spec import Attention, Dense, Encoder, EncoderHead, Ffn, 
 _BART_OFFSET = 2
 
 
-def _attention(heads: int, dim: int, bias: str = "qkvo", buckets: int = 0) -> Attention:
+def _attention(heads: int, dim: int, bias: str = "qkvo", buckets: int = 0, own_buckets: bool = False) -> Attention:
     """Attention in both directions, its heads as many as keys. bias: letters of the projections that have one."""
     return Attention(
         kv_heads=heads,
@@ -25,6 +25,7 @@ def _attention(heads: int, dim: int, bias: str = "qkvo", buckets: int = 0) -> At
         rotary=0,
         causal=False,
         buckets=buckets,
+        own_buckets=own_buckets,
         q_bias="q" in bias,
         k_bias="k" in bias,
         v_bias="v" in bias,
@@ -58,6 +59,20 @@ def bert_shell(facts: Facts, shell: Shell) -> Shell:
     return replace(shell, positions=positions, types=types, head=EncoderHead(transform=LAYER_NORM))
 
 
+def distilbert(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
+    """Attention in both directions, with biases."""
+    return (_attention(*_heads(facts, "heads")),) * layers
+
+
+def distilbert_shell(facts: Facts, shell: Shell) -> Shell:
+    """As BERT, without kinds of segments. `sinusoidal_pos_embds` fills the same table otherwise."""
+    facts.ignore("sinusoidal", "the table of positions has the same size either way")
+    if not facts.flag("tied", True):
+        what = "is false: scores by another table than the embedding, with two biases, are not described"
+        raise facts.error("tied", what, "true, or no key")
+    return replace(shell, positions=facts.integer("positions"), head=EncoderHead(transform=LAYER_NORM))
+
+
 def vit(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
     """Attention in both directions; `qkv_bias` (true when absent) is that of queries, keys and values."""
     heads, dim = _heads(facts, "heads")
@@ -65,15 +80,20 @@ def vit(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
     return (_attention(heads, dim, bias),) * layers
 
 
-def vit_shell(facts: Facts, shell: Shell) -> Shell:
+def vit_shell(facts: Facts, shell: Shell, distilled: bool = False) -> Shell:
     """Patches of an image, and a classifier of the first token."""
     height, width = _sides(facts, "image_size")
     patch = _sides(facts, "patch_size")
     if patch[0] != patch[1]:
         raise facts.error("patch_size", f"is {patch[0]} x {patch[1]}: patches are squares here", "one number")
-    stem = Patches(height, width, patch[0], facts.integer("image_channels"))
-    facts.fixed("tokens_a_sequence", stem.tokens, "patches of the image, and the class token; --context is not asked")
+    stem = Patches(height, width, patch[0], facts.integer("image_channels"), distilled)
+    facts.fixed("tokens_a_sequence", stem.tokens, "patches of the image, and the tokens in front of them")
     return replace(shell, stem=stem, head=EncoderHead(classifier=True), head_bias=True)
+
+
+def deit_shell(facts: Facts, shell: Shell) -> Shell:
+    """As ViT, with a token of distillation behind the class token."""
+    return vit_shell(facts, shell, distilled=True)
 
 
 def _sides(facts: Facts, fact: str) -> tuple[int, int]:
@@ -111,7 +131,8 @@ class Sides:
     """How a family's code reads its two stacks.
 
     heads, ffns, layers: the facts of encoder and decoder. bias: of the projections. norm: of the layers; `sum_norm`:
-    behind each sum. gated: whether the feed-forward part is gated, by the facts. names: of the encoder.
+    behind each sum. gated: whether the feed-forward part is gated, by the facts and what a silent config means.
+    own_buckets: every layer stores its biases. names: of the encoder.
     """
 
     heads: tuple[str, str]
@@ -125,7 +146,9 @@ class Sides:
     dense_bias: bool = True
     stated_dim: bool = False
     buckets: bool = False
-    gated: Callable[[Facts], bool] = lambda facts: False
+    own_buckets: bool = False
+    silent_ffn: str = "relu"
+    gated: Callable[[Facts, str], bool] = lambda facts, silent: False
 
     def count(self, facts: Facts) -> int:
         """Layers of the decoder: as many as the encoder where the fact is absent."""
@@ -148,13 +171,13 @@ class Sides:
         return (self._dense(facts, 1),) * layers
 
     def _dense(self, facts: Facts, side: int) -> Dense:
-        return Dense(facts.integer(self.ffns[side]), gated=self.gated(facts), bias=self.dense_bias)
+        return Dense(facts.integer(self.ffns[side]), gated=self.gated(facts, self.silent_ffn), bias=self.dense_bias)
 
     def _attention(self, facts: Facts, side: int, buckets: bool = True) -> Attention:
         heads = facts.integer(self.heads[side])
         dim = facts.integer("head_dim") if self.stated_dim else quotient(facts, heads)
         rows = facts.integer("bias_buckets") if self.buckets and buckets else 0
-        return _attention(heads, dim, self.bias, rows)
+        return _attention(heads, dim, self.bias, rows, self.own_buckets and rows > 0)
 
     def encoder(self, facts: Facts) -> Encoder:
         """The encoder of the config."""
@@ -178,9 +201,9 @@ class Sides:
         )
 
 
-def _t5_gated(facts: Facts) -> bool:
+def _t5_gated(facts: Facts, silent: str) -> bool:
     """`feed_forward_proj`: an activation, or "gated-" before it."""
-    word = facts.word("t5_activation", ("relu", "gated-gelu", "gelu", "silu", "gated-silu", "gated-relu"), "relu")
+    word = facts.word("t5_activation", ("relu", "gated-gelu", "gelu", "silu", "gated-silu", "gated-relu"), silent)
     for fact in ("t5_gated", "t5_dense_activation"):
         facts.ignore(fact, "feed_forward_proj says it")
     return word.startswith("gated-")
@@ -213,12 +236,29 @@ WHISPER = replace(BART, bias="qvo", names=WHISPER_ENCODER, sum_norm=False, final
 
 def bart_shell(facts: Facts, shell: Shell) -> Shell:
     """Learned positions and a norm behind the embedding, on both sides; the hidden size of both."""
-    shell = BART.shell(facts, shell)
+    return bart_like(BART, facts, shell, _BART_OFFSET, normed=True)
+
+
+def bart_like(sides: Sides, facts: Facts, shell: Shell, offset: int | None, normed: bool) -> Shell:
+    """Both stacks of BART or a relative. offset: rows of the table of positions before the first one, None where
+    positions are computed and stored nowhere. normed: a norm behind the embedding.
+    """
+    shell = sides.shell(facts, shell)
     facts.ignore("layers", "encoder_layers and decoder_layers say it")
-    rows = facts.integer("positions") + _BART_OFFSET
+    if not facts.flag("tied", True):
+        what = "is false: a table for each of encoder, decoder and head, as the class then has, is not described"
+        raise facts.error("tied", what, "true, or no key")
+    if not facts.flag("shared_tables", True):
+        what = "is false: a table of its own for the decoder is not described"
+        raise facts.error("shared_tables", what, "true, or no key")
+    own, whole = facts.maybe_integer("decoder_vocab"), facts.integer("vocab")
+    if own not in (None, whole):
+        raise facts.error("decoder_vocab", f"is {own}, and the encoder has {whole} ids", "one number for one table")
+    rows = 0 if offset is None else facts.integer("positions") + offset
+    norm = LAYER_NORM if normed else None
     assert shell.encoder is not None
-    encoder = replace(shell.encoder, positions=rows, embed_norm=LAYER_NORM)
-    return replace(shell, positions=rows, embed_norm=LAYER_NORM, encoder=encoder)
+    encoder = replace(shell.encoder, positions=rows, embed_norm=norm)
+    return replace(shell, positions=rows, embed_norm=norm, encoder=encoder)
 
 
 def whisper_shell(facts: Facts, shell: Shell) -> Shell:
@@ -226,6 +266,6 @@ def whisper_shell(facts: Facts, shell: Shell) -> Shell:
     shell = WHISPER.shell(facts, shell)
     facts.ignore("layers", "encoder_layers and decoder_layers say it")
     stem = Sound(facts.integer("mel_bins"), facts.integer("source_positions"))
-    facts.fixed("tokens_a_sequence", stem.tokens, "positions of a sound; the encoder does not ask --context")
+    facts.fixed("tokens_a_sequence", stem.tokens, "positions of a sound")
     assert shell.encoder is not None
     return replace(shell, positions=facts.integer("target_positions"), encoder=replace(shell.encoder, stem=stem))

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from compiler.frontend import encoder_facts, layouts
+from compiler.frontend import encoder_facts, encoder_layouts
 from compiler.frontend.encoder_facts import BART, T5, WHISPER
 from compiler.frontend.family import Family, Shell
 from compiler.frontend.ffn_facts import Plain
@@ -19,7 +19,7 @@ ENCODERS: Final[dict[str, Family]] = {
             pre_norm=False,
             sum_norm=True,
             final_norm=False,
-            names=layouts.BERT,
+            names=encoder_layouts.BERT,
             head_bias=True,
             embed_norm=LAYER_NORM,
         ),
@@ -32,7 +32,7 @@ ENCODERS: Final[dict[str, Family]] = {
         "ViTConfig",
         encoder_facts.vit,
         Plain(gated=False, default=True),
-        Shell(LAYER_NORM, names=layouts.VIT),
+        Shell(LAYER_NORM, names=encoder_layouts.VIT),
         (encoder_facts.vit_shell,),
         activation="gelu",
         vocabulary=encoder_facts.classes,
@@ -42,7 +42,7 @@ ENCODERS: Final[dict[str, Family]] = {
         "T5Config",
         T5.mixers,
         T5.ffns_of,
-        Shell(names=layouts.T5),
+        Shell(names=encoder_layouts.T5),
         (T5.shell,),
         always_tied=True,
         activation="relu",
@@ -53,7 +53,7 @@ ENCODERS: Final[dict[str, Family]] = {
         "BartConfig",
         BART.mixers,
         BART.ffns_of,
-        Shell(names=layouts.BART),
+        Shell(names=encoder_layouts.BART),
         (encoder_facts.bart_shell,),
         tied=True,
         activation="gelu",
@@ -64,7 +64,7 @@ ENCODERS: Final[dict[str, Family]] = {
         "WhisperConfig",
         WHISPER.mixers,
         WHISPER.ffns_of,
-        Shell(names=layouts.WHISPER),
+        Shell(names=encoder_layouts.WHISPER),
         (encoder_facts.whisper_shell,),
         tied=True,
         activation="gelu",

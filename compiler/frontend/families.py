@@ -11,6 +11,7 @@ from typing import Final
 from compiler.errors import InputError
 from compiler.frontend.alias import structural_keys
 from compiler.frontend.compared import with_stored
+from compiler.frontend.encoder_relatives import ENCODER_RELATIVES
 from compiler.frontend.encoder_rows import ENCODERS
 from compiler.frontend.facts import Facts
 from compiler.frontend.family import Family
@@ -43,7 +44,7 @@ _ACTIVATIONS = (
 )
 
 
-FAMILIES: Final[dict[str, Family]] = {**DENSE, **EXPERTS, **HYBRIDS, **RELATIVES, **ENCODERS}
+FAMILIES: Final[dict[str, Family]] = {**DENSE, **EXPERTS, **HYBRIDS, **RELATIVES, **ENCODERS, **ENCODER_RELATIVES}
 _CLASSES: Final[dict[str, str]] = {name: family.config_class for name, family in FAMILIES.items()}
 
 

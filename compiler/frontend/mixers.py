@@ -31,6 +31,7 @@ class Attention:
     an earlier layer, and not projected here. v_norm: of values, a head at a time. k_is_v: values are the projected keys
     (before their norm and rotation). causal: tokens attend to earlier ones only; where they do not, nothing is cached.
     buckets: rows of a table of biases by distance, one a head, that all layers of a stack share (T5); 0 for none.
+    own_buckets: every layer has a table of its own (UMT5).
     """
 
     kv_heads: int
@@ -45,6 +46,7 @@ class Attention:
     k_is_v: bool = False
     causal: bool = True
     buckets: int = 0
+    own_buckets: bool = False
     rotary: int | None = None
     gate: bool = False
     softcap: bool = False
@@ -61,6 +63,8 @@ class Attention:
         if self.rotary is not None and not 0 <= self.rotary <= self.head_dim:
             raise ValueError(f"attention: {self.rotary} of {self.head_dim} elements rotated")
 
+        if self.buckets and self.q_group > 1:
+            raise ValueError("attention: a bias by distance, and keys that several query heads share")
         if not self.causal and (self.borrows or self.window or self.chunk or self.sinks):
             raise ValueError("attention: in both directions, and windows, sinks or another layer's cache")
 
@@ -92,9 +96,15 @@ class Attention:
             keys = 0
         elif self.v_norm:
             keys += self.v_norm.params(self.head_dim)
+        keys += self.bias_params if self.own_buckets else 0
         return (
             queries + keys + hidden * (q + self.o_bias) + self._norms(q, kv) + self.kv_heads * self.q_group * self.sinks
         )
+
+    @property
+    def bias_params(self) -> int:
+        """Parameters of its table of biases."""
+        return self.buckets * self.kv_heads
 
     def _norms(self, q: int, kv: int) -> int:
         head = (q, kv) if self.qk_norm_kind.per_head else (self.head_dim, self.head_dim)

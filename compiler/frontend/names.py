@@ -91,6 +91,7 @@ MODEL = {
     "embed.types": "model.embed_types",
     "embed.patches": "model.patch_embeddings.projection",
     "embed.class": "model.cls_token",
+    "embed.distillation": "model.distillation_token",
     "embed.conv_1": "model.conv1",
     "embed.conv_2": "model.conv2",
     "encoder.norm": "model.norm",

@@ -331,7 +331,7 @@ class ModelSpec:
         edges += self.stem.params(self.hidden) if self.stem else 0
         edges += self.hidden * (self.positions + self.types)
         biased = next((m for layer in self.layers if isinstance(m := layer.mixer, Attention) and m.buckets), None)
-        edges += biased.buckets * biased.kv_heads * biased.q_group if biased else 0
+        edges += biased.bias_params if biased and not biased.own_buckets else 0
         mixers += sum(layer.cross_params(self.hidden) for layer in self.layers)
         edges += self.hyper.head_params(self.hidden) if self.hyper else 0
         norms += sum(layer.hyper_params(self.hidden) for layer in self.layers)

@@ -10,12 +10,16 @@ from compiler.frontend.parts import Norm, positive
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """An image cut into patches by a convolution; a class token in front; a learned position each (ViT)."""
+    """An image cut into patches by a convolution; a class token in front; a learned position each (ViT).
+
+    distilled: one more token behind the class token (DeiT).
+    """
 
     height: int
     width: int
     patch: int
     channels: int
+    distilled: bool = False
 
     def __post_init__(self) -> None:
         positive("patches", self.height, self.width, self.patch, self.channels)
@@ -34,12 +38,17 @@ class Patches:
 
     @property
     def tokens(self) -> int:
-        """Tokens an image gives: its patches and the class token."""
-        return self.rows * self.columns + 1
+        """Tokens an image gives: its patches and those in front."""
+        return self.rows * self.columns + len(self.front)
+
+    @property
+    def front(self) -> tuple[str, ...]:
+        """The roles of the tokens in front of the patches, a row of parameters each."""
+        return ("embed.class", "embed.distillation")[: 1 + self.distilled]
 
     def params(self, hidden: int) -> int:
-        """The convolution and its bias, the class token, the positions."""
-        return hidden * (self.channels * self.patch**2 + 1 + 1 + self.tokens)
+        """The convolution and its bias, the tokens in front, the positions."""
+        return hidden * (self.channels * self.patch**2 + 1 + len(self.front) + self.tokens)
 
 
 @dataclass(frozen=True, slots=True)

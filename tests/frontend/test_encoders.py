@@ -182,8 +182,9 @@ def test_cross_attention_reads_a_cache_that_does_not_grow(name: str, opened: Ope
 
 def test_a_table_of_distances_is_read_in_every_layer_and_stored_once(opened: Opened) -> None:
     graph = _graph(opened("t5")[1])
-    tables = [t for b in graph.blocks for t in b.weights if "relative_attention_bias" in t.key]
-    assert len(tables) == 4 and len({t.key for t in tables}) == 2
+    tables = [t for kind in graph.sequence for t in graph.block[kind].weights if "relative_attention_bias" in t.key]
+    assert len(tables) == 5 and len({t.key for t in tables}) == 2
+    assert len(graph.blocks) == 6  # the first layer of a stack is of the kind of the others
     assert all("{layer}" not in t.key and t.elements == 8 * 4 for t in tables)
 
 

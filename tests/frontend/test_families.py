@@ -3,6 +3,7 @@
 import pytest
 
 from compiler.frontend import build, load_model
+from compiler.frontend.encoder_relatives import ENCODER_RELATIVES
 from compiler.frontend.encoder_rows import ENCODERS
 from compiler.frontend.families import FAMILIES
 from compiler.ir.graph import Pattern, Phase, Workload
@@ -55,7 +56,9 @@ SENSELESS = {
 DEFAULTS = [
     name
     for name, family in FAMILIES.items()
-    if family.config_class and name not in SENSELESS and name not in ENCODERS  # test_encoder_spec.py
+    if family.config_class
+    and name not in SENSELESS
+    and name not in ENCODERS | ENCODER_RELATIVES  # test_encoder_spec.py
 ]
 
 

@@ -52,6 +52,10 @@ _OUTPUTS = {
     "ffn.add_shared": "ffn.sum",
     "ffn.post_norm": "ffn.out_normed",
     "head.norm": "head.normed",
+    "encoder.norm": "memory",
+    "attn.sum_norm": "attn.y",
+    "cross.sum_norm": "cross.y",
+    "ffn.sum_norm": "y",
 }
 
 #: Projections that no published checkpoint quantises.
@@ -180,6 +184,8 @@ class Emitter:
         if self.layer.flow.seen[self.capture.outputs[0]].roots == (value,):
             return {"": "y", "embed": "y", "head": "logits"}[self.edge]
         name = _OUTPUTS.get(step.name, f"{step.name}_out")
+        if step.residual and any(user.name.endswith(".sum_norm") for user in self.layer.users(step)):
+            name = f"{step.name.partition('.')[0]}.sum"
         return name if place == 0 else f"{name}_{place + 1}"
 
     def emit(self, step: Step) -> None:

@@ -5,6 +5,7 @@ the context come from the workload, everything else from the shapes of the trace
 """
 
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -62,6 +63,13 @@ def lower(captured: Captured, workload: Workload) -> Graph:
     return Graph(captured.model, captured.model_type, blocks, sequence, shown)
 
 
+def _form(block: Block) -> Hashable:
+    """What makes two layers one kind: the same work on the same tensors, whatever else the class gives or is given
+    (T5's first layer hands its biases on; a path that is dropped in training only).
+    """
+    return block.ops, block.tensors, block.inputs, block.outputs
+
+
 @dataclass(frozen=True)
 class _Side:
     """A stack as parts to be made blocks. `sequence`: which of `layers` each layer is."""
@@ -106,7 +114,11 @@ def _blocks(
     apart = stored_otherwise(checkpoint, weights, kept, items, make)
     kept = kept.with_apart(frozenset().union(*apart[len(layers) :]))
     own = [(place, more) for (place, _), more in zip(layers, apart, strict=False)]
-    kinds = name_kinds([(label(parts[place].layer), (place, more)) for place, more in own])
+    made = {
+        item: _block(parts[item[0]], "layer", kept.with_apart(kept.apart | item[1])).block
+        for item in dict.fromkeys(own)
+    }
+    kinds = name_kinds([(label(parts[item[0]].layer), (item[0][0], _form(made[item]))) for item in own])
     blocks: list[Block] = []
     sequence: list[str] = []
     for n, side in enumerate(sides):
@@ -114,8 +126,7 @@ def _blocks(
             blocks.append(_block(side.before, side.name, kept).block)
             sequence.append(side.name)
         mine = [(kind, item) for kind, item in zip(kinds, own, strict=True) if item[0][0] == n]
-        for kind, (place, more) in dict(mine).items():
-            blocks.append(_block(parts[place], kind, kept.with_apart(kept.apart | more)).block)
+        blocks.extend(replace(made[item], kind=kind) for kind, item in dict(mine).items())
         sequence.extend(kind for kind, _ in mine)
     ends = [] if head is None else _ends(_block(head, "head", kept).block, kept)
     return (*blocks, *ends), (*sequence, *(block.kind for block in ends))

@@ -13,6 +13,7 @@ from compiler.frontend.capture.dims import crosses
 from compiler.frontend.capture.latent import Latent, Layer, behind
 from compiler.frontend.capture.seen import Call, Origin
 from compiler.frontend.capture.steps import Flow, Kind, Step
+from compiler.frontend.capture.sums import normed_sums
 
 #: The order in which the spec builders put the ops of a layer.
 _ORDER = tuple(
@@ -24,10 +25,13 @@ _ORDER = tuple(
         ),
         ("attn", "kv_a_proj kv_a_norm kv_a_scale k_rope k_scale"),
         ("attn", "index_k_proj index_k_norm index_k_rope index_q_proj index_q_norm index_q_rope"),
-        ("attn", "index_weights_proj index kv_b_proj core gate o_proj post_norm residual"),
-        ("cross", "norm q_proj k_proj v_proj q_norm k_norm q_scale k_scale core gate o_proj post_norm residual"),
+        ("attn", "index_weights_proj index kv_b_proj core gate o_proj post_norm residual sum_norm"),
+        (
+            "cross",
+            "norm q_proj k_proj v_proj q_norm k_norm q_scale k_scale core gate o_proj post_norm residual sum_norm",
+        ),
         ("ffn", "norm gate_proj up_proj act down_proj shared_gate_proj shared_up_proj shared_act shared_down_proj"),
-        ("ffn", "router topk experts shared_gate add_shared post_norm residual"),
+        ("ffn", "router topk experts shared_gate add_shared post_norm residual sum_norm"),
     )
     for name in names.split()
 )
@@ -78,6 +82,9 @@ class Namer:
         if self.edge:
             self._edge()
         else:
+            behind_sums = normed_sums(self.layer)
+            for number, (_, norm) in enumerate(behind_sums):
+                self.claim(norm, f"sum_norm.{number}")  # until its sum has a name
             mixers = ("attn", *(f"attn_{n}" for n in range(2, len(self.layer.steps) + 2)))
             across = [step for step in self._kind(Kind.ATTENTION) if crosses(self.layer, step)]
             own = [step for step in self._kind(Kind.ATTENTION) if step not in across]
@@ -90,6 +97,9 @@ class Namer:
             self._recurrences()
             self._feed_forwards()
             self._sums()
+            for total, norm in behind_sums:
+                if total.name:
+                    norm.name = f"{total.name.partition('.')[0]}.sum_norm"
         for step in self.layer.steps:
             if not step.name:
                 self._fallback(step)
@@ -103,6 +113,8 @@ class Namer:
             "head": {Kind.NORM: "head.norm", Kind.CONTRACT: "head.lm_head"},
         }
         for step in reversed(self.layer.steps) if self.edge == "head" else self.layer.steps:
+            if step.kind is Kind.NORM and self.layer.flow.atoms.memory in step.points and self.edge == "embed":
+                self.claim(step, "encoder.norm")
             name = usual[self.edge].get(step.kind)
             # a table read by position, or by a count of the ids, is no vocabulary
             ids = bool(step.weights and step.sources) and self.layer.flow.streams.issuperset(step.sources)
