@@ -7,9 +7,31 @@ result, or the diagnostics when the exit code is 1. Messages go to stderr.
 
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from agent.options import (
+    STORE,
+    AsJson,
+    Batch,
+    Context,
+    Door,
+    Emit,
+    Evals,
+    Levels,
+    Model,
+    Models,
+    Mtp,
+    Out,
+    PhaseName,
+    ScheduleName,
+    Seed,
+    Sockets,
+    Store,
+    TargetName,
+    Weights,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,49 +51,6 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL",
-        help="Directory with config.json, a config.json, a model_type (class defaults), or path.py:function.",
-    ),
-]
-Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help="As MODEL elsewhere; one row each.")]
-Levels = Annotated[Literal["all", "params", "flops", "cache"], typer.Option("--level", help="What is compared.")]
-Sockets = Annotated[int, typer.Option(help="Sockets of the machine.")]
-PhaseName = Annotated[
-    Literal["decode", "prefill"], typer.Option(help="What one step does: one new token a sequence, or the prompt.")
-]
-Batch = Annotated[int, typer.Option(help="Sequences processed together.")]
-Context = Annotated[
-    int | None,
-    typer.Option(help="Tokens a sequence: cached ones in decode, prompt tokens in prefill.", show_default="4096"),
-]
-TargetName = Annotated[
-    str, typer.Option("--target", help="Hardware description: a name (see `rdutune targets`) or a .yaml file.")
-]
-Weights = Annotated[
-    Literal["auto", "bf16", "fp8"], typer.Option(help="Storage of the weights; auto: what the config says.")
-]
-Door = Annotated[
-    Literal["auto", "spec", "capture"],
-    typer.Option(
-        "--frontend", help="How MODEL is read: by a reader of rdutune, by tracing its PyTorch class, or as fits."
-    ),
-]
-ScheduleName = Annotated[
-    str, typer.Option("--schedule", metavar="FILE|o0|o1|o3", help="A preset, or a schedule file (text, or .json).")
-]
-Mtp = Annotated[bool, typer.Option("--mtp", help="Run the model's MTP modules too: one draft a module and step.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Evals = Annotated[int, typer.Option(help="Schedules to evaluate, presets included.")]
-Seed = Annotated[int, typer.Option(help="Seed of the search: equal seeds give equal results.")]
-Store = Annotated[str, typer.Option(metavar="URL", help="Database of earlier runs, as an SQLAlchemy URL.")]
-Out = Annotated[str, typer.Option(metavar="DIR", help="Run folder to write.", show_default="runs/RUN_ID")]
-Emit = Annotated[str, typer.Option(metavar="PROGRAM.JSON", help="Write the program to this file.", show_default=False)]
-
-STORE = "sqlite:///runs/experience.db"
 
 
 @app.callback()

@@ -1,7 +1,6 @@
 """Hybrid families against the published classes: parameters by name, states, FLOPs, rules for absent keys."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,7 @@ from compiler.frontend import build, load_model
 from compiler.frontend.linear import Recurrent
 from compiler.ir.graph import Pattern, Phase, Role, Workload
 from tests.frontend import oracle
+from tests.frontend.oracle import graph_shapes
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -35,38 +35,10 @@ MIXERS = (
     "MambaLayer",
     "ShortConv",
 )
-#: Patterns of checkpoint names and what a class calls them, after loading.
-_RENAMED = (
-    (r"\.experts\.\{expert\}\.(w1|w3|gate_proj)\.weight", ".experts.gate_up_proj"),
-    (r"(feed_forward|mlp)\.experts\.\{expert\}\.up_proj\.weight", r"\1.experts.gate_up_proj"),
-    (r"mixer\.experts\.\{expert\}\.up_proj\.weight", "mixer.experts.up_proj"),
-    (r"\.experts\.\{expert\}\.(w2|down_proj)\.weight", ".experts.down_proj"),
-    (r"block_sparse_moe\.input_linear\.weight", "block_sparse_moe.experts.gate_up_proj"),
-    (r"block_sparse_moe\.output_linear\.weight", "block_sparse_moe.experts.down_proj"),
-    (r"block_sparse_moe\.router\.layer", "block_sparse_moe.router"),
-    (r"[qkv]_conv1d", "conv1d"),
-    (r"self_attn\.(f_a_proj|f_b_proj|dt_bias|A_log)", r"self_attn.forget_gate.\1"),
-)
-_RENAMED_IN = {
-    "qwen3_5_text": (("model.language_model.", "model."),),
-    "qwen3_5_moe_text": (("model.language_model.", "model."),),
-    "nemotron_h": (("backbone.", "model."),),
-    "minimax": (("block_sparse_moe", "mlp"),),
-    "kimi_linear": (("block_sparse_moe", "mlp"),),
-}
 TOKENS = 6
 #: Scans, and products that are none in the classes: element-wise there.
 #: The step's projection of Mamba is no call of its module.
 NO_PRODUCTS = ("mixer.step_proj", "ffn.combine", "ffn.shared_scale")
-
-
-def class_name(model_type: str, key: str) -> str:
-    """The name of checkpoint key `key` in the class of `model_type`."""
-    for old, new in _RENAMED:
-        key = re.sub(old, new, key)
-    for old, new in _RENAMED_IN.get(model_type, ()):
-        key = key.replace(old, new)
-    return key
 
 
 def causal_model(config, device="meta"):
@@ -78,20 +50,9 @@ def sizes(model):
     return {name: p.numel() for name, p in model.named_parameters()}
 
 
-def graph_sizes(spec, model_type):
+def graph_sizes(spec):
     """Elements by the name that the class has for them, every layer its own."""
-    graph = build(spec, Workload(Phase.DECODE, 1, 4, 1))
-    out = {}
-    for block, index in [(graph.block["embed"], 0), (graph.block["head"], 0)] + [
-        (graph.block[kind], index) for index, kind in enumerate(graph.sequence[1:-2])
-    ]:
-        for tensor in block.weights:
-            name = class_name(model_type, tensor.key.replace("{layer}", str(index)))
-            out[name] = out.get(name, 0) + tensor.elements
-    if spec.tied:
-        embed = graph.block["embed"].weights[0]
-        out[class_name(model_type, embed.key)] = embed.elements
-    return out
+    return graph_shapes(build(spec, Workload(Phase.DECODE, 1, 4, 1)), spec.model_type)
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -100,14 +61,14 @@ def test_parameters_of_published_configs(model_dir, name):
     config = json.loads((model_dir(name) / "config.json").read_text())
     theirs = sizes(causal_model(config))
     assert spec.params == sum(theirs.values())
-    assert graph_sizes(spec, spec.model_type) == theirs
+    assert graph_sizes(spec) == theirs
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_by_name(spec_of, name):
     theirs = sizes(causal_model(CONFIGS[name]))
     spec = spec_of(CONFIGS[name])
-    assert graph_sizes(spec, name) == theirs
+    assert graph_sizes(spec) == theirs
     assert spec.params == sum(theirs.values()) == build(spec, Workload(Phase.PREFILL, 1, 8, 1)).weight_elements
 
 
@@ -122,7 +83,7 @@ def test_biases(spec_of, bias):
         "lfm2": ("conv_bias",),
     }.items():
         config = CONFIGS[name] | dict.fromkeys(keys, bias)
-        assert graph_sizes(spec_of(config), name) == sizes(causal_model(config)), name
+        assert graph_sizes(spec_of(config)) == sizes(causal_model(config)), name
 
 
 @pytest.mark.parametrize("name", NAMES)

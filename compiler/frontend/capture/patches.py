@@ -9,13 +9,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from copy import copy
 from functools import cache
 from typing import Any
 
-from compiler.frontend.capture.failure import FAILURES
+from compiler.frontend.capture.forwards import FORWARDS, position_bias
 from compiler.frontend.capture.ir import TRACED_TOKENS
 from compiler.frontend.capture.leaves import NAMESPACE, define
+from compiler.frontend.capture.norms import is_rms, rms_forward
 
 #: Attention implementations: without any mask, and with the mask that the model's own code reads (sparse indexers).
 PLAIN, MASKED = NAMESPACE, f"{NAMESPACE}_masked"
@@ -167,78 +167,6 @@ KERNELS: dict[str, Callable[..., Any]] = {
 }
 
 
-def dbrx_experts(module: Any, x: Any, index: Any, weights: Any) -> Any:
-    """`DbrxExperts.forward`: its three weights hold the experts one below the other, (experts * ffn, hidden)."""
-    import torch
-
-    mlp = module.mlp
-    gate, up, down = (w.view(module.num_experts, -1, module.hidden_size) for w in (mlp.w1, mlp.v1, mlp.w2))
-    flat, act = x.reshape(-1, module.hidden_size), type(mlp.activation_fn).__name__
-    both = torch.cat((gate, up), dim=1)
-    more = (None, None, None, act, "", True, False, False)
-    return torch.ops.rdutune.experts(flat, index, weights, both, down.transpose(1, 2), *more).view(x.shape)
-
-
-def longcat_experts(module: Any, x: Any, index: Any, weights: Any) -> Any:
-    """`LongcatFlashExperts.forward`: indices beyond the routed experts are identities (`gate` says from which on)."""
-    import torch
-
-    act, gate = type(module.act_fn).__name__, f"identity_from={module.num_routed_experts}"
-    more = (None, None, None, act, gate, True, False, False)
-    return torch.ops.rdutune.experts(x, index, weights, module.gate_up_proj, module.down_proj, *more)
-
-
-def llama4_moe(module: Any, hidden_states: Any) -> tuple[Any, Any]:
-    """`Llama4TextMoe.forward`, which computes every expert on every token, most of them on zeros.
-
-    Only the chosen ones, on the token scaled by the gate (`gate` says that the input is, not the output).
-    """
-    import torch
-
-    flat, own = hidden_states.reshape(-1, module.hidden_dim), module.experts
-    logits = torch.nn.functional.linear(flat, module.router.weight)
-    chosen, index = torch.topk(logits, module.top_k, dim=1)
-    scores = torch.sigmoid(chosen.float()).to(flat.dtype)
-    more = (None, None, None, type(own.act_fn).__name__, "scaled_input", True, True, False)
-    routed = torch.ops.rdutune.experts(flat, index, scores, own.gate_up_proj, own.down_proj, *more)
-    return module.shared_expert(flat) + routed, logits
-
-
-def lightning(
-    module: Any, hidden_states: Any, position_embeddings: Any, attention_mask: Any, cache: Any = None, **_: Any
-) -> tuple[Any, Any]:
-    """`MiniMaxLightningAttention.forward`, which computes its recurrence in blocks: the state is (b,h,d,d)."""
-    import torch
-
-    heads, size = module.num_attention_heads, module.head_dim
-    qkv = module.act_fn(module.qkv_proj(hidden_states)).reshape(*hidden_states.shape[:2], heads, 3 * size)
-    q, k, v = torch.split(qkv, size, dim=3)
-    state = v.new_empty((v.shape[0], heads, size, size))
-    out = torch.ops.rdutune.linear_attention(q, k, v, module.slope_rate)
-    out = module.norm(out.reshape(*hidden_states.shape[:2], heads * size))
-    out = module.out_proj(torch.sigmoid(module.output_gate(hidden_states)) * out)
-    if cache is not None:
-        cache.set_linear_cache(module.layer_idx, state)
-    return out, state
-
-
-def position_bias(module: Any, query_length: Any, key_length: Any, *_: Any, **__: Any) -> Any:
-    """`compute_bias` of T5 and its relatives: a row of the table for every distance."""
-    import torch
-
-    table = module.relative_attention_bias.weight
-    return torch.ops.rdutune.position_bias(table, int(query_length), int(key_length))
-
-
-#: Classes whose forward is replaced because no registry of transformers reaches it.
-FORWARDS: dict[str, Callable[..., Any]] = {
-    "Llama4TextMoe": llama4_moe,
-    "DbrxExperts": dbrx_experts,
-    "MiniMaxLightningAttention": lightning,
-    "LongcatFlashExperts": longcat_experts,
-}
-
-
 @cache
 def registered() -> None:
     """Put attention and experts into transformers' registries (once a process). Imports torch and transformers."""
@@ -295,9 +223,9 @@ def patched(module: Any) -> Iterator[None]:
     """
     classes = {type(m) for m in module.modules()}
     with ExitStack() as stack:
-        norms = [part for part in module.modules() if _is_rms(type(part))]
+        norms = [part for part in module.modules() if is_rms(type(part))]
         for cls in sorted({type(part) for part in norms}, key=lambda c: c.__qualname__):
-            forward = _rms_forward(cls, [part for part in norms if type(part) is cls])
+            forward = rms_forward(cls, [part for part in norms if type(part) is cls])
             stack.enter_context(_exchanged(cls, "forward", forward))
         for name in sorted({c.__module__ for c in classes if c.__module__.startswith("transformers.models")}):
             for local, kernel in _kernels(name).items():
@@ -375,69 +303,3 @@ def _text(module: str) -> str:
 def _is_biased(cls: type) -> bool:
     """Whether a class of transformers makes a relative position bias out of a table of distances."""
     return cls.__module__.startswith("transformers.") and hasattr(cls, "compute_bias")
-
-
-def _is_rms(cls: type) -> bool:
-    """Whether a class may be the RMSNorm of one tensor (gated ones keep their own nodes)."""
-    takes = list(inspect.signature(cls.forward).parameters)  # type: ignore[attr-defined]
-    return cls.__name__.endswith(("RMSNorm", "T5LayerNorm")) and len(takes) == 2
-
-
-def _rms_forward(cls: Any, norms: list[Any]) -> Callable[[Any, Any], Any]:
-    """A forward that is one operator for modules that are proven to compute it, and the class's own for others."""
-    original = cls.forward
-    offsets: dict[bool, float | None] = {}
-    for norm in norms:
-        bare = getattr(norm, "weight", None) is None
-        if bare not in offsets:
-            offsets[bare] = _offset(norm, original)
-
-    def forward(self: Any, x: Any) -> Any:
-        import torch
-
-        weight = getattr(self, "weight", None)
-        offset = offsets[weight is None]
-        if offset is None or (weight is not None and weight.dim() != 1):
-            return original(self, x)
-        return torch.ops.rdutune.rms_norm(x, weight, _eps(self), offset)
-
-    return forward
-
-
-def _offset(module: Any, forward: Callable[[Any, Any], Any]) -> float | None:
-    """What an RMSNorm adds to its weight (0; Gemma's 1), or None if it computes something else.
-
-    Found by running the class's forward on numbers: names do not tell (one called UnweightedRMSNorm returns the
-    factor alone).
-    """
-    import torch
-    from torch._subclasses.fake_tensor import unset_fake_temporarily
-
-    weight = getattr(module, "weight", None)
-    if [name for name, _ in module.named_parameters()] != ([] if weight is None else ["weight"]):
-        return None
-    if weight is not None and weight.dim() != 1:
-        return None
-    size = 8 if weight is None else weight.shape[0]
-    with unset_fake_temporarily(), torch.no_grad():
-        x = torch.linspace(-1.0, 2.0, 2 * size).view(1, 2, size)
-        scale = torch.linspace(0.5, 1.5, size)
-        trial = copy(module)
-        trial._parameters = {} if weight is None else {"weight": torch.nn.Parameter(scale, requires_grad=False)}
-        try:
-            out = forward(trial, x)
-        except FAILURES:
-            return None
-        normal = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + _eps(module))
-        for offset in (0.0,) if weight is None else (0.0, 1.0):
-            right = normal if weight is None else normal * (scale + offset)
-            if isinstance(out, torch.Tensor) and out.shape == x.shape and torch.allclose(out, right, atol=1e-4):
-                return offset
-    return None
-
-
-def _eps(module: Any) -> float:
-    for name in ("variance_epsilon", "eps", "norm_eps", "epsilon"):
-        if isinstance(value := getattr(module, name, None), (int, float)):
-            return float(value)
-    return 0.0
