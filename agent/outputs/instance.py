@@ -1,0 +1,141 @@
+"""A small random instance of a model's own structure: the same keys, the same layer kinds, small sizes."""
+
+import json
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from compiler.errors import InputError
+from compiler.frontend import load_model
+from compiler.frontend.alias import spellings
+from compiler.frontend.capture.source import configuration
+from compiler.frontend.spec import Fact, ModelSpec
+
+#: Sizes of an instance by the name of the fact; unlike each other, so that no two dimensions are confused.
+SIZES = {
+    "hidden": 64,
+    "ffn_width": 72,
+    "expert_width": 40,
+    "shared_width": 56,
+    "vocab": 136,
+    "head_dim": 16,
+    "q_lora": 28,
+    "kv_lora": 32,
+    "nope": 20,
+    "rope": 8,
+    "v_dim": 12,
+    "experts": 8,
+    "window": 12,
+    "delta_key_dim": 8,
+    "delta_value_dim": 12,
+    "state": 12,
+    "mamba_head_dim": 16,
+    "positions": 512,
+}
+#: At most so many, where a model has more.
+MOST = {"top_k": 3, "expert_groups": 4, "top_groups": 2, "first_dense": 1, "shared_experts": 2}
+#: Heads: so many keys, each shared by at most so many queries.
+KEY_HEADS, SHARING = 4, 2
+#: Seed of the weights; their spread keeps activations near 1 through a few layers.
+SEED, SPREAD, WIDE = 0, 0.12, 0.3
+#: Rates and steps of a recurrence keep what the class gives them: others would not decay.
+RATES = ("A_log", "dt_bias", ".D")
+#: The one buffer that is a weight of its checkpoint.
+CORRECTION = "e_score_correction_bias"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """The class with random weights, and its description. `folder` has its config.json."""
+
+    spec: ModelSpec
+    module: Any
+    values: dict[str, Any]
+
+
+def instance(model: str) -> Instance:
+    """A small instance of MODEL. InputError where its class cannot be built small."""
+    import torch
+    import transformers
+
+    spec = load_model(model)
+    values = small_config(spec, _config(model, spec))
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "config.json").write_text(json.dumps(values), encoding="utf-8")
+        small = load_model(folder)
+        config = configuration(spec.name, spec.model_type, {k: v for k, v in values.items() if k != "quantization_config"})
+    torch.manual_seed(SEED)
+    config._attn_implementation = "eager"
+    config._experts_implementation = "eager"
+    module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
+    with torch.no_grad():
+        for name, p in module.named_parameters():
+            if not name.endswith(RATES):
+                p.normal_(1.0 if p.dim() == 1 and "norm" in name else 0.0, SPREAD if p.dim() > 1 else WIDE)
+        for name, p in module.named_buffers():
+            if name.endswith(CORRECTION):
+                p.normal_(0.0, WIDE)
+    return Instance(small, module, values)
+
+
+def _config(model: str, spec: ModelSpec) -> dict[str, Any]:
+    path = Path(model)
+    path = path / "config.json" if path.is_dir() else path
+    if not path.is_file():
+        raise InputError(model, "outputs are compared for a config.json", "give a directory with config.json")
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values
+
+
+def small_config(spec: ModelSpec, values: dict[str, Any]) -> dict[str, Any]:
+    """The config of an instance: `values` with small sizes, and layers enough for one of each kind."""
+    out = deepcopy(values)
+    out.pop("quantization_config", None)
+    facts = {fact.name: fact for fact in spec.facts if isinstance(fact.value, int) and not isinstance(fact.value, bool)}
+    layers = _layers(spec)
+    for name, size in _sizes(facts).items():
+        _set(out, facts[name], size)
+    if "layers" in facts:
+        _set(out, facts["layers"], layers)
+    for key, value in out.items():
+        if isinstance(value, list) and len(value) == len(spec.layers):
+            out[key] = value[:layers]
+    out.setdefault("pad_token_id", None)
+    for token in ("pad", "bos", "eos"):
+        out[f"{token}_token_id"] = None
+    return out
+
+
+def _layers(spec: ModelSpec) -> int:
+    """The fewest layers from the start that have every kind, two at least."""
+    kinds = {layer for layer in spec.layers}
+    for count in range(2, len(spec.layers) + 1):
+        if set(spec.layers[:count]) == kinds:
+            return count
+    return len(spec.layers)
+
+
+def _sizes(facts: dict[str, Fact]) -> dict[str, int]:
+    sizes = {name: size for name, size in SIZES.items() if name in facts}
+    sizes |= {name: min(most, int(facts[name].value)) for name, most in MOST.items() if name in facts}  # type: ignore[arg-type]
+    for keys, heads in (("kv_heads", "heads"), ("delta_key_heads", "delta_heads")):
+        if heads in facts:
+            many = int(facts[heads].value)  # type: ignore[arg-type]
+            few = int(facts[keys].value) if keys in facts else many  # type: ignore[arg-type]
+            own = 1 if few == 1 else KEY_HEADS
+            sizes[heads] = own * min(SHARING if few > 1 else 4, many // few)
+            if keys in facts:
+                sizes[keys] = own
+    return sizes
+
+
+def _set(values: dict[str, Any], fact: Fact, size: int) -> None:
+    for key in (fact.key, *(spellings(fact.name))):
+        *path, last = key.split(".")
+        place: Any = values
+        for step in path:
+            place = place.get(step) if isinstance(place, dict) else None
+        if isinstance(place, dict) and (key == fact.key or last in place):
+            place[last] = size
