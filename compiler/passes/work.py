@@ -10,7 +10,8 @@ from math import ceil, prod
 
 from compiler.ir.actions import Experts, known
 from compiler.ir.dtype import DType, Element
-from compiler.ir.graph import CACHED, Block, CollectiveKind, Dim, Op, Pattern, Role, Routing, Tensor, is_cache
+from compiler.ir.graph import CACHED, Block, Dim, Op, Pattern, Role, Routing, Tensor, is_cache
+from compiler.ir.mesh import CollectiveKind
 from compiler.passes.rewrite import CORES
 from compiler.routing import expected_active, expected_busiest, expected_loads
 from compiler.target import Target
