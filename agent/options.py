@@ -12,7 +12,9 @@ Model = Annotated[
     ),
 ]
 Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help="As MODEL elsewhere; one row each.")]
-Levels = Annotated[Literal["all", "params", "flops", "cache"], typer.Option("--level", help="What is compared.")]
+Levels = Annotated[
+    Literal["all", "params", "flops", "cache", "outputs"], typer.Option("--level", help="What is compared.")
+]
 Sockets = Annotated[int, typer.Option(help="Sockets of the machine.")]
 PhaseName = Annotated[
     Literal["decode", "prefill"], typer.Option(help="What one step does: one new token a sequence, or the prompt.")

@@ -6,7 +6,7 @@ from math import prod
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from compiler.frontend.parts import numbered
+from compiler.frontend.capture.failure import quiet
 from compiler.ir.graph import Graph, Tensor
 from simulator.functional.named import Named
 from simulator.functional.numbers import Unmeant
@@ -18,6 +18,17 @@ LAYOUT: dict[tuple[str, str], tuple[str, str]] = {
     ("mamba2", "in_proj.bias"): ("", ""),
     ("mamba2", "conv1d.weight"): ("", "kernel"),
     ("mamba2", "conv1d.bias"): ("", ""),
+    ("phi3", "qkv_proj.weight"): ("", "hidden"),
+    ("phi3", "gate_up_proj.weight"): ("", "hidden"),
+    ("glm", "gate_up_proj.weight"): ("", "hidden"),
+    ("glm4", "gate_up_proj.weight"): ("", "hidden"),
+    ("falcon", "query_key_value.weight"): ("kv_heads", "hidden"),
+    ("falcon", "query_key_value.bias"): ("kv_heads", ""),
+    ("gpt_neox", "query_key_value.weight"): ("kv_heads", "hidden"),
+    ("gpt_neox", "query_key_value.bias"): ("kv_heads", ""),
+    ("bloom", "query_key_value.weight"): ("kv_heads", "hidden"),
+    ("bloom", "query_key_value.bias"): ("kv_heads", ""),
+    ("lfm2", "conv.in_proj.weight"): ("", "hidden"),
     ("qwen3_next", "in_proj_qkvz.weight"): ("groups", "hidden"),
     ("qwen3_next", "in_proj_ba.weight"): ("groups", "hidden"),
     ("qwen3_next", "conv1d.weight"): ("", "kernel"),
@@ -33,12 +44,17 @@ def published(module: Any) -> dict[str, Any]:
     from pathlib import Path
 
     from safetensors.torch import load_file
+    from transformers.utils import logging
 
-    with TemporaryDirectory() as folder:
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    with TemporaryDirectory() as folder, quiet():
         module.save_pretrained(folder)
         out: dict[str, Any] = {}
         for path in sorted(Path(folder).glob("*.safetensors")):
             out |= load_file(path)
+    if shown:
+        logging.enable_progress_bar()
     return out
 
 
@@ -55,7 +71,9 @@ class Weights:
         tensor = source.tensor[name]
         key = tensor.key.replace("{layer}", str(layer))
         sharing = [t for t in source.weights if t.key == tensor.key]
-        layout = next((v for (kind, end), v in LAYOUT.items() if kind == self.graph.model_type and key.endswith(end)), None)
+        layout = next(
+            (v for (kind, end), v in LAYOUT.items() if kind == self.graph.model_type and key.endswith(end)), None
+        )
         dims = tuple(d.name for d in tensor.dims)
         if layout is not None:
             return self._part(self._stored(key), tensor, sharing, layout)
@@ -96,8 +114,3 @@ class Weights:
         )
         order = tuple(d.name for d in tensor.dims)
         return Named(order, value.over(order))
-
-
-def layer_of(graph: Graph) -> list[tuple[str, int]]:
-    """(block kind, number of the layer) in the order in which they run."""
-    return list(numbered(graph.sequence))

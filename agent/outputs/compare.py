@@ -4,19 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agent.outputs.checkpoint import Weights, published
+from agent.outputs.instance import Instance
+from agent.outputs.scalars import ModelBindings
 from compiler.frontend import build
+from compiler.frontend.capture.failure import quiet
 from compiler.frontend.mixers import Attention
 from compiler.frontend.spec import ModelSpec
 from compiler.ir.graph import Graph, Phase, Workload
 from compiler.program import Program
 from simulator.functional.attention import UNWRITTEN
-from simulator.functional.machine import Caches, Outcome, execute
+from simulator.functional.machine import Caches, execute
 from simulator.functional.named import Named
 from simulator.functional.weights import filled
-
-from agent.outputs.checkpoint import Weights, published
-from agent.outputs.instance import Instance
-from agent.outputs.scalars import ModelBindings
 
 Compile = Callable[[Graph], Program]
 
@@ -63,7 +63,7 @@ def bench(instance: Instance, batch: int = 2, context: int = 11, seed: int = 1) 
 
     generator = torch.Generator().manual_seed(seed)
     ids = torch.randint(0, instance.spec.vocab, (batch, context), generator=generator)
-    with torch.no_grad():
+    with torch.no_grad(), quiet():
         logits = instance.module(ids, use_cache=False).logits
     return Bench(instance, ids, logits, published(instance.module))
 
@@ -76,7 +76,9 @@ def history(of: Bench, compiled: Compile) -> Caches:
     bindings = ModelBindings(spec, graph, of.instance.module, Weights(graph, of.tensors))
     left = execute(compiled(graph), bindings, of.ids[:, :-1].reshape(-1), {}).caches
     decode = of.graph(Phase.DECODE, 1)
-    return {(layer, _entering(name)): _longer(value, name, layer, decode, spec) for (layer, name), value in left.items()}
+    return {
+        (layer, _entering(name)): _longer(value, name, layer, decode, spec) for (layer, name), value in left.items()
+    }
 
 
 def _unwindowed(spec: ModelSpec) -> Any:

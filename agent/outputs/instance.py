@@ -10,8 +10,10 @@ from typing import Any
 from compiler.errors import InputError
 from compiler.frontend import load_model
 from compiler.frontend.alias import spellings
+from compiler.frontend.capture.failure import FAILURES, quiet, reason
 from compiler.frontend.capture.source import configuration
-from compiler.frontend.spec import Fact, ModelSpec
+from compiler.frontend.read import read_object
+from compiler.frontend.spec import Fact, ModelSpec, Status
 
 #: Sizes of an instance by the name of the fact; unlike each other, so that no two dimensions are confused.
 SIZES = {
@@ -36,6 +38,8 @@ SIZES = {
 }
 #: At most so many, where a model has more.
 MOST = {"top_k": 3, "expert_groups": 4, "top_groups": 2, "first_dense": 1, "shared_experts": 2}
+#: Layer patterns written as a word.
+PATTERNS = ("hybrid_override_pattern",)
 #: Heads: so many keys, each shared by at most so many queries.
 KEY_HEADS, SHARING = 4, 2
 #: Seed of the weights; their spread keeps activations near 1 through a few layers.
@@ -61,15 +65,22 @@ def instance(model: str) -> Instance:
     import transformers
 
     spec = load_model(model)
-    values = small_config(spec, _config(model, spec))
+    values = small_config(spec, _config(model))
     with TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(values), encoding="utf-8")
         small = load_model(folder)
-        config = configuration(spec.name, spec.model_type, {k: v for k, v in values.items() if k != "quantization_config"})
+        config = configuration(
+            spec.name, spec.model_type, {k: v for k, v in values.items() if k != "quantization_config"}
+        )
     torch.manual_seed(SEED)
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"
-    module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
+    try:
+        with quiet():
+            module = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    except FAILURES as error:
+        raise InputError(spec.name, f"its class cannot be built small: {reason(error)}") from error
+    module.requires_grad_(False)
     with torch.no_grad():
         for name, p in module.named_parameters():
             if not name.endswith(RATES):
@@ -80,37 +91,43 @@ def instance(model: str) -> Instance:
     return Instance(small, module, values)
 
 
-def _config(model: str, spec: ModelSpec) -> dict[str, Any]:
+def config_path(model: str) -> Path | None:
+    """The config.json that MODEL names; None where it names none."""
     path = Path(model)
     path = path / "config.json" if path.is_dir() else path
-    if not path.is_file():
+    return path if path.is_file() and path.suffix == ".json" else None
+
+
+def _config(model: str) -> dict[str, Any]:
+    path = config_path(model)
+    if path is None:
         raise InputError(model, "outputs are compared for a config.json", "give a directory with config.json")
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values
+    return read_object(path)
 
 
 def small_config(spec: ModelSpec, values: dict[str, Any]) -> dict[str, Any]:
     """The config of an instance: `values` with small sizes, and layers enough for one of each kind."""
     out = deepcopy(values)
     out.pop("quantization_config", None)
-    facts = {fact.name: fact for fact in spec.facts if isinstance(fact.value, int) and not isinstance(fact.value, bool)}
+    facts = {fact.name: fact for fact in spec.facts if _is_size(fact) and _place(out, fact.key) is not None}
     layers = _layers(spec)
     for name, size in _sizes(facts).items():
         _set(out, facts[name], size)
     if "layers" in facts:
         _set(out, facts["layers"], layers)
-    for key, value in out.items():
-        if isinstance(value, list) and len(value) == len(spec.layers):
-            out[key] = value[:layers]
-    out.setdefault("pad_token_id", None)
-    for token in ("pad", "bos", "eos"):
-        out[f"{token}_token_id"] = None
+    for inner in (out, *(v for v in out.values() if isinstance(v, dict))):
+        for key, value in inner.items():
+            if (isinstance(value, list) and len(value) == len(spec.layers)) or key in PATTERNS:
+                inner[key] = value[:layers]
+        for token in ("pad", "bos", "eos"):
+            if inner is out or f"{token}_token_id" in inner:
+                inner[f"{token}_token_id"] = None
     return out
 
 
 def _layers(spec: ModelSpec) -> int:
     """The fewest layers from the start that have every kind, two at least."""
-    kinds = {layer for layer in spec.layers}
+    kinds = set(spec.layers)
     for count in range(2, len(spec.layers) + 1):
         if set(spec.layers[:count]) == kinds:
             return count
@@ -131,11 +148,23 @@ def _sizes(facts: dict[str, Fact]) -> dict[str, int]:
     return sizes
 
 
+def _is_size(fact: Fact) -> bool:
+    number = isinstance(fact.value, int) and not isinstance(fact.value, bool)
+    return number and fact.status is Status.READ and fact.key != "model_type"
+
+
+def _place(values: dict[str, Any], key: str) -> dict[str, Any] | None:
+    """The object of a config that holds `key`, written with points; None where none does."""
+    *path, last = key.split(".")
+    place: Any = values
+    for step in path:
+        place = place.get(step) if isinstance(place, dict) else None
+    return place if isinstance(place, dict) and last in place else None
+
+
 def _set(values: dict[str, Any], fact: Fact, size: int) -> None:
-    for key in (fact.key, *(spellings(fact.name))):
-        *path, last = key.split(".")
-        place: Any = values
-        for step in path:
-            place = place.get(step) if isinstance(place, dict) else None
-        if isinstance(place, dict) and (key == fact.key or last in place):
-            place[last] = size
+    """Write a fact under every spelling that the config has."""
+    for key in dict.fromkeys((fact.key, *spellings(fact.name))):
+        place = _place(values, key)
+        if place is not None:
+            place[key.split(".")[-1]] = size

@@ -24,11 +24,19 @@ class Level(StrEnum):
     PARAMS = "params"
     FLOPS = "flops"
     CACHE = "cache"
+    OUTPUTS = "outputs"
+
+
+#: What is counted, of a model at full size; outputs are those of a small instance that is run.
+COUNTED = (Level.PARAMS, Level.FLOPS, Level.CACHE)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One comparison: what is counted here and by the class. `note` says what stands behind a difference."""
+    """One comparison: what is counted here and by the class; of outputs, the programs that give the class's, and all.
+
+    `note` says what stands behind a difference.
+    """
 
     level: Level
     ours: int
@@ -41,7 +49,10 @@ class Check:
 
 
 def checks(graph: Make, model: str, levels: tuple[Level, ...]) -> tuple[Check, ...]:
-    """Compare the graphs that `graph` makes of MODEL with the class MODEL names. InputError where there is no class."""
+    """Compare the graphs that `graph` makes of MODEL with the class MODEL names, by the levels that are `COUNTED`.
+
+    InputError where there is no class.
+    """
     from compiler.frontend.capture.source import open_module
 
     opened = open_module(model)

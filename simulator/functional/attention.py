@@ -46,7 +46,7 @@ def _flat(cache: Named) -> Named:
 
 
 def _unflat(flat: Named, cache: Named) -> Named:
-    sizes = {d: cache.size(d) for d in ("splits", "context") if d in cache.dims}
+    sizes: dict[str, int] = {d: cache.size(d) for d in ("splits", "context") if d in cache.dims}
     return flat.split("rows", sizes)
 
 

@@ -125,7 +125,7 @@ def argmax(given: Values, at: Tile) -> dict[str, Named]:
 
 
 def rotate(given: Values, at: Tile) -> dict[str, Named]:
-    """Rotary embedding of a row, or of its last part; what is not rotated is an output of its own (latent attention)."""
+    """Rotary embedding of a row, or of its last part; what is not rotated is an output of its own (MLA)."""
     (source,) = given.values()
     rope, names = at.numbers.rope, at.op.outputs
     if rope is None:
@@ -136,7 +136,10 @@ def rotate(given: Values, at: Tile) -> dict[str, Named]:
         rest = source.cut(row, 0, front)
         turned = _turned(source.cut(row, front, front + width.size), at)
         first = at.tensors[names[0]].dims[-1].name
-        return {names[0]: Named((*rest.dims[:-1], first), rest.data), names[1]: Named((*turned.dims[:-1], width.name), turned.data)}
+        return {
+            names[0]: Named((*rest.dims[:-1], first), rest.data),
+            names[1]: Named((*turned.dims[:-1], width.name), turned.data),
+        }
     size = source.size(row)
     turned = _turned(source.cut(row, size - width.size, size), at)
     return {names[0]: Named((*turned.dims[:-1], width.name), turned.data)}
@@ -149,7 +152,11 @@ def _turned(source: Named, at: Tile) -> Named:
     width = rope.cos.shape[-1]
     cos, sin = (Named(("tokens", source.dims[-1]), table[at.positions]) for table in (rope.cos, rope.sin))
     x, rest = source.data[..., :width], source.data[..., width:]
-    half = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) if rope.paired else torch.cat((-x[..., width // 2 :], x[..., : width // 2]), -1)
+    half = (
+        torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)
+        if rope.paired
+        else torch.cat((-x[..., width // 2 :], x[..., : width // 2]), -1)
+    )
     turned = x * cos.over(source.dims) + half * sin.over(source.dims)
     return Named(source.dims, torch.cat((turned, rest), -1))
 

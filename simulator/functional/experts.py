@@ -1,4 +1,4 @@
-"""Kernels of routed experts: which ones a token takes, their work expert by expert and tile by tile, the weighed sum."""
+"""Kernels of routed experts: which ones a token takes, their work expert by expert and tile by tile, the sum."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -49,7 +49,9 @@ def _in_best_groups(points: Any, gates: Gates) -> Any:
     worth = grouped.topk(2, -1).values.sum(-1) if gates.pairs else grouped.amax(-1)
     best = torch.topk(worth, gates.top_groups).indices
     keep = torch.zeros_like(worth).scatter_(1, best, 1.0).bool()
-    return grouped.masked_fill(~keep[..., None], 0.0 if gates.pairs or gates.function == "softmax" else -torch.inf).flatten(1)
+    return grouped.masked_fill(
+        ~keep[..., None], 0.0 if gates.pairs or gates.function == "softmax" else -torch.inf
+    ).flatten(1)
 
 
 def project(given: Values, at: Tile) -> dict[str, Named]:

@@ -126,7 +126,7 @@ class _Layer:
 
     def section(self, section: Section) -> None:
         ops = [self.block.op[stage.op] for stage in section.stages]
-        size = section.tokens
+        size = section.tile_tokens
         for begin in range(0, self.tokens, size):
             for op in ops:
                 self._op(op, section, begin, min(begin + size, self.tokens))
@@ -149,9 +149,20 @@ class _Layer:
             summed = [s for s in op.splits if s.dim in op.reduced]
             now = {n: self._now(n, socket, span) for n in op.outputs if "tokens" not in self._dims(n)}
             tile = Tile(
-                op, self.workload.phase, self.numbers, places, sequences, self.rows, section.context,
-                section.expert_rows, splits, starts, all(s.axis.place(socket) == 0 for s in summed), self.block.tensor, now,
-            )  # fmt: skip
+                op=op,
+                phase=self.workload.phase,
+                numbers=self.numbers,
+                positions=places,
+                sequences=sequences,
+                rows=self.rows,
+                step=section.context_rows,
+                expert_rows=_expert_rows(section, op),
+                splits=splits,
+                starts=starts,
+                first=all(s.axis.place(socket) == 0 for s in summed),
+                tensors=self.block.tensor,
+                now=now,
+            )
             for name, value in kernel(given, tile).items():
                 for split in op.splits:  # out of a whole input an op gives its own share
                     if value.size(split.dim) == split.whole != split.local and split.dim in value.dims:
@@ -234,6 +245,11 @@ class _Layer:
         layout = self.block.tensor[name].layout
         parts = [self.memory[s][name] for s in self.sockets]
         return _together(parts, tuple(self.sockets), list(layout.splits))
+
+
+def _expert_rows(section: Section, op: Op) -> int:
+    """Rows of an expert's tile; of what has no experts, one."""
+    return next((e.rows for e in section.experts if e.op == op.name), 1)
 
 
 def _whole(op: Op, dim: str) -> int:

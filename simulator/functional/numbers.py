@@ -1,6 +1,7 @@
 """What the ops of a model compute beyond their shapes: the scalars and functions that change nothing about its time.
 
-A program says which elements meet where; a rope table, an epsilon or the activation come from the model, with its weights.
+A program says which elements meet where; a rope table, an epsilon or the activation come from the model, as its
+weights do.
 """
 
 from collections.abc import Callable
@@ -16,8 +17,10 @@ class Unmeant(Exception):
 
 @dataclass(frozen=True, slots=True)
 class NormNumbers:
-    """centred: the mean is subtracted first (a layer norm). offset: added to the scale (Gemma's 1).
-    whole: the scale is multiplied in full precision. summed: divides by the root of the sum, not of the mean."""
+    """Of a norm. offset: added to the scale (Gemma's 1). centred: the mean is subtracted first (a layer norm).
+
+    summed: a row is divided by the root of its sum of squares, not of their mean.
+    """
 
     eps: float
     offset: float = 0.0
@@ -58,8 +61,9 @@ class Gates:
 class LayerNumbers:
     """Of one layer, or of embedding and head. norms: by op name; an op without an entry is not executed.
 
-    window: tokens that one attends to, itself included; None for all earlier ones. act: of the feed-forward part, of (gate, up) or of one
-    tensor; conv_act: behind a convolution; decay_floor: added in the unit length of a delta rule's keys.
+    window: tokens that one attends to, itself included; None for all earlier ones. act: of the feed-forward part, of
+    (gate, up) or of one tensor. scale: of the embedding. residual: of what is added to a residual. step_limits: the
+    least and the largest step of a state space.
     """
 
     norms: dict[str, NormNumbers] = field(default_factory=dict)

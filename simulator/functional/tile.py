@@ -17,8 +17,8 @@ class Tile:
     positions, sequences: of each token of the tile, its place in its sequence and the number of the sequence, counted
     from the first sequence of the tile. rows: cached rows a sequence has by the end of the step. step: context rows a
     step of streaming softmax; expert_rows: rows of an expert's tile. starts: where the socket's share of a dimension
-    begins; splits: how it is split. first: whether this socket is the one that adds what is added once to a partial sum.
-    now: tensors of the block that persist between tiles, as they are for the sequences of this tile.
+    begins; splits: how it is split. first: whether this socket is the one that adds what a partial sum has once. now:
+    tensors of the block that persist between tiles, as they are for the sequences of this tile.
     """
 
     op: Op
