@@ -7,6 +7,7 @@ same inputs give the same program, byte for byte. A bug here raises; a bad sched
 
 from functools import lru_cache
 
+from compiler.compulsory import compulsory_of
 from compiler.diagnostic import Code, Diagnostic
 from compiler.ir.actions import (
     ALL,
@@ -70,11 +71,15 @@ def compile_schedule(graph: Graph, schedule: Schedule, target: Target) -> Progra
         COMPILER_VERSION,
         graph.model,
         graph.workload,
-        str(mode),
+        mode,
         runs,
         layout.memory,
         graph.weight_nbytes,
         graph.kv_nbytes,
+        graph.weight_elements,
+        compulsory_of(graph),
+        target.name,
+        tuple(low.block for low in lowered.values()),
     )
 
 

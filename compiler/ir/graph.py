@@ -143,6 +143,8 @@ class Op:
             raise ValueError(f"op {self.name}: reduced or sequential dimensions outside the iteration space")
         if not self.outputs:
             raise ValueError(f"op {self.name}: no output")
+        if self.collective and (len(self.inputs), len(self.outputs)) != (1, 1):
+            raise ValueError(f"op {self.name}: a collective of {self.inputs} into {self.outputs}")
 
     @property
     def points(self) -> int:
@@ -184,6 +186,8 @@ class Block:
             raise ValueError(f"block {self.kind}: a tensor name twice")
         if len({o.name for o in self.ops}) != len(self.ops):
             raise ValueError(f"block {self.kind}: an op name twice")
+        if not known.keys() >= set(self.inputs):
+            raise ValueError(f"block {self.kind}: an input that is no tensor")
         ready = {t.name for t in self.tensors if t.role is Role.WEIGHT} | set(self.inputs)
         for op in self.ops:
             for name in op.inputs:

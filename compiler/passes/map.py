@@ -14,7 +14,7 @@ from compiler.ir.actions import ALL, Class
 from compiler.ir.graph import Block, Op, Pattern, Role, is_kept
 from compiler.passes.partition import Span
 from compiler.passes.work import Edge, Tiling, Work, block_work
-from compiler.program import Section, Stage
+from compiler.program import ExpertTile, Section, Stage
 from compiler.target import Target
 
 UNITS_SHARE = 0.9  # MICRO'24 section VI-C: the fused decoder uses almost 90 % of PCUs and PMUs
@@ -203,8 +203,10 @@ def _build(
         stored.append(("prefetch", prefetch))
     first, last = works[0].op, works[-1].op
     name = f"{block.kind}[{first}]" if first == last else f"{block.kind}[{first}..{last}]"
-    sram = pmus * target.pmu_bytes
-    return Section(name, block.kind, tuple(stages), knobs.tiles, prefetch, sram, sum(units), pmus), stored
+    sram, tiling = pmus * target.pmu_bytes, knobs.tiling
+    experts = tuple(ExpertTile(w.op, w.regions, w.expert_rows) for w in works if w.expert_rows)
+    sizes = (prefetch, sram, sum(units), pmus)
+    return Section(name, block.kind, tuple(stages), knobs.tiles, *sizes, tiling.tokens, tiling.context, experts), stored
 
 
 def _leaves(edge: Edge, block: Block, flow: Flow, span: Span) -> bool:
@@ -216,7 +218,7 @@ def _stage(w: Work, units: int, depth: int, preds: tuple[int, ...]) -> Stage:
     used = max(1, used // w.regions) * w.regions if w.regions > 1 else used
     return Stage(
         op=w.op,
-        pattern=str(w.pattern),
+        pattern=w.pattern,
         pcus=units,
         pcus_used=min(used, max(1, units)),
         pmus=0,

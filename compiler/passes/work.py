@@ -61,7 +61,10 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One op's work for a tile; fields as in `compiler.program.Stage`. cap: PCUs its parallel dimensions can use."""
+    """One op's work for a tile; fields as in `compiler.program.Stage`. cap: PCUs its parallel dimensions can use.
+
+    regions, expert_rows: of routed experts, regions they run on and rows of a tile of one; 1 and 0 of other ops.
+    """
 
     op: str
     pattern: Pattern
@@ -70,6 +73,7 @@ class Work:
     vector_ops: int
     cap: int
     regions: int
+    expert_rows: int
     weight_bytes: int
     expert_bytes: int
     resident_bytes: int
@@ -126,6 +130,7 @@ def _op_work(block: Block, op: Op, tiling: Tiling, share: "_Tile", target: Targe
         vector_ops=vectors,
         cap=_cap(op, sizes, routed, target),
         regions=routed.regions if routed else 1,
+        expert_rows=routed.tile if routed else 0,
         weight_bytes=0 if op.routing else nbytes,
         expert_bytes=nbytes if op.routing else 0,
         resident_bytes=0 if op.pattern is Pattern.GATHER else sum(w.nbytes for w in weights),
@@ -198,6 +203,7 @@ class _Routed:
     loads: float  # expert loads a tile of tokens, on this socket
     waves: float  # experts that the busiest region visits
     regions: int
+    tile: int  # rows of an expert's loop tile
     all_rows: int
 
     def points(self, points: int) -> int:
@@ -229,6 +235,7 @@ def _routed(block: Block, op: Op, sizes: dict[str, int], tiling: Tiling, target:
         loads=loads * share,
         waves=loads * share * imbalance / regions,
         regions=regions,
+        tile=tile,
         all_rows=tokens * slots,
     )
 
