@@ -16,10 +16,10 @@ from simulator.functional.numbers import Gates, LayerNumbers, NormNumbers, Rope,
 
 #: Types whose layers are written down in full: every scalar is read here, every fused tensor in `checkpoint.LAYOUT`.
 _WRITTEN = """
-    arcee deepseek_v2 deepseek_v3 dots1 ernie4_5 ernie4_5_moe exaone4 flex_olmo gemma gemma2 gemma3_text glm
+    arcee deepseek_v2 deepseek_v3 dots1 ernie4_5 ernie4_5_moe exaone4 exaone_moe flex_olmo gemma gemma2 gemma3_text glm
     glm4 glm4_moe gpt_oss helium internlm3 iquestcoder jais2 llama mamba2 ministral ministral3 mistral mixtral
     nemotron olmo2 olmo3 olmoe phi phi3 qwen2 qwen2_moe qwen3 qwen3_moe qwen3_next seed_oss smollm3 solar_open
-    stablelm starcoder2
+    stablelm starcoder2 vaultgemma
 """
 WRITTEN = frozenset(_WRITTEN.split())
 #: Inside the unit length of a delta rule's queries and keys (the kernels' constant).

@@ -120,7 +120,12 @@ def bias_everywhere(facts: Facts, shell: Shell) -> Shell:
 
 def soft_logits(facts: Facts, shell: Shell) -> Shell:
     """`final_logit_softcapping`: a number, or none."""
-    return replace(shell, softcap=facts.number("logit_softcap") is not None)
+    return replace(shell, softcap=facts.cap("logit_softcap", None))
+
+
+def usual_soft_logits(facts: Facts, shell: Shell) -> Shell:
+    """The same; 30 where the config is silent (Gemma 2 and 3n, VaultGemma)."""
+    return replace(shell, softcap=facts.cap("logit_softcap", 30.0))
 
 
 def residual_before_norm(facts: Facts, shell: Shell) -> Shell:
