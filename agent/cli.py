@@ -1,8 +1,8 @@
 """The command line. Only typer is imported before a command is known: `rdutune --help` answers at once.
 
-Exit codes: 0 done; 1 failed (the schedule does not compile, nothing fits, `diff` differs, or a fault of ours); 2 bad usage or input;
-130 interrupted; 141 nobody reads the output any more. With --json, stdout is one JSON object and nothing else: the
-result, or the diagnostics when the exit code is 1. Messages go to stderr.
+Exit codes: 0 done; 1 failed (the schedule does not compile, nothing fits, a fault of ours), or `diff` found something;
+2 bad usage or input; 130 interrupted; 141 nobody reads the output any more. With --json, stdout is one JSON object and
+nothing else: the result, or the diagnostics when the exit code is 1. Messages go to stderr.
 """
 
 import os
