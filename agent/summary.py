@@ -11,7 +11,7 @@ from rich.text import Text
 
 from agent.evaluate import Evaluation, Measured, Rejected
 from agent.explain import Explanation, limits
-from agent.report import warning_lines
+from agent.report import memory_lines, warning_lines
 from agent.trial import Onboarding
 from agent.words import bound_words, clean, count, decimal_bytes, nbytes, percent, rate, seconds
 from compiler.frontend import Model, model_summary
@@ -110,7 +110,7 @@ def model_lines(out: Console, model: Model) -> None:
     line(out, "", f"{count(m['params'])} parameters, {count(m['active_params'])} active a token; {layers}")
 
 
-def workload_words(graph: Graph, target: Target) -> str:
+def workload_words(graph: Graph | Program, target: Target) -> str:
     w = graph.workload
     sequence = "sequence" if w.batch == 1 else "sequences"
     tokens = f"context {w.context:,}" if w.phase is Phase.DECODE else f"prompt of {w.context:,} tokens"
@@ -229,6 +229,29 @@ def show_report(out: Console, name: str, measured: Measured, w: Workload) -> Non
     out.print(grid)
     if len(r.sections) > 20:
         out.print(f"and {len(r.sections) - 20} faster sections: --json lists all")
+
+
+def show_simulation(out: Console, name: str, program: Program, simulated: tuple[Target, Measured]) -> None:
+    """A simulated program file: as from its model, but for what only the model knows."""
+    target, measured = simulated
+    line(out, "program", f"{program.model}, {program.id}", "bold")
+    line(out, "workload", workload_words(program, target))
+    for text in memory_lines(program, target, measured.report):
+        line(out, "warning", text, "bold yellow")
+    out.print()
+    show_report(out, name, measured, program.workload)
+
+
+def show_differences(out: Console, kind: str, lines: Sequence[tuple[str, str]]) -> None:
+    """What differs: groups, and signed lines below them."""
+    for sign, text in lines:
+        if not sign:
+            out.print(Text(text, style="bold"))
+            continue
+        style = {"+": "green", "-": "red"}.get(sign, "")
+        hanging(out, f"{sign} {text}", 2, style)
+    if not lines:
+        out.print(f"the {kind} are equal")
 
 
 def show_facts(out: Console, rows: Sequence[dict[str, Any]]) -> None:

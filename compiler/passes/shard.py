@@ -63,9 +63,7 @@ def _spread(
     """Walk the block with digits for what meets, or say why the sockets have none."""
     try:
         first = Walk(block, splits, experts, sockets)
-        whole = first.run()
-        if not first.meetings:  # nothing is split
-            return whole, refusals
+        first.walk()
         digits = arrange(first.meetings, first.sums, sockets)
         return Walk(block, splits, experts, sockets, digits).run(), refusals
     except OverSockets as over:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from compiler.ir.graph import Block, Dim, Op, Pattern, Role, Tensor, is_cache, is_kept
-from compiler.ir.mesh import Collective, CollectiveKind, Layout, MeshAxis, Split
+from compiler.ir.mesh import Collective, CollectiveKind, Layout, Split
 from compiler.passes.mesh import Digits, Key, Meeting, axes_of
 
 Shares = dict[str, tuple[int, int]]  # dimension -> (ways, local size)
@@ -48,7 +48,14 @@ class Walk:
     alias: dict[str, str] = field(default_factory=dict)  # tensor -> its whole form
 
     def run(self) -> Block:
-        """The block of a socket. OverSockets, ExpertsApart where there is none."""
+        """The block of a socket."""
+        outputs = self.walk()
+        used = {n for op in self.ops for n in (*op.inputs, *op.outputs)} | set(self.block.inputs) | set(outputs)
+        tensors = tuple(t for n, t in self.tensors.items() if n in used)
+        return replace(self.block, ops=tuple(self.ops), tensors=tensors, outputs=outputs, sockets=self.sockets)
+
+    def walk(self) -> tuple[str, ...]:
+        """Walk the block; the names of its outputs. OverSockets, ExpertsApart where no socket can have a share."""
         kept = {t.name: self._cache_share(t) for t in self.block.tensors if is_cache(t)}
         kept |= self._weight_shares()
         for name in self.block.inputs:
@@ -58,9 +65,7 @@ class Walk:
         outputs = []
         for name in self.block.outputs:
             outputs.append(name if is_kept(self.block.tensor[name].role) else self._whole(name, {}))
-        used = {n for op in self.ops for n in (*op.inputs, *op.outputs)} | set(self.block.inputs) | set(outputs)
-        tensors = tuple(t for n, t in self.tensors.items() if n in used)
-        return replace(self.block, ops=tuple(self.ops), tensors=tensors, outputs=tuple(outputs), sockets=self.sockets)
+        return tuple(outputs)
 
     def _cache_share(self, cache: Tensor) -> Shares:
         """A cache is stored as its reader splits it, a state that only leaves as its writer does."""
@@ -90,12 +95,6 @@ class Walk:
         cut = [(d, *share[d.name]) for d in dims if d.name in share]
         return tuple(Split(d.name, self.digits[d.name, ways], d.size, local) for d, ways, local in cut)
 
-    def _layout(self, base: Tensor, share: Shares, partial: Keys, apart: Key | None) -> Layout:
-        if self.digits is None:
-            return base.layout
-        axes = axes_of(partial, self.digits)
-        return Layout(self._splits(base.dims, share), axes, self.digits[apart] if apart else None)
-
     def _hold(self, tensor: Tensor, share: Shares, partial: Keys = (), apart: Key | None = None) -> None:
         held = {d.name: share[d.name] for d in tensor.dims if d.name in share}
         self.held[tensor.name] = held
@@ -103,12 +102,15 @@ class Walk:
             self.partial[tensor.name] = partial
         if apart:
             self.apart[tensor.name] = apart
-        dims = tuple(Dim(d.name, held[d.name][1]) if d.name in held else d for d in tensor.dims)
-        layout = self._layout(tensor, held, partial, apart)
-        self.tensors[tensor.name] = replace(tensor, dims=dims, layout=layout) if held or partial or apart else tensor
+        if self.digits is not None and (held or partial or apart):
+            dims = tuple(Dim(d.name, held[d.name][1]) if d.name in held else d for d in tensor.dims)
+            digit = self.digits[apart] if apart else None
+            layout = Layout(self._splits(tensor.dims, held), axes_of(partial, self.digits), digit)
+            tensor = replace(tensor, dims=dims, layout=layout)
+        self.tensors[tensor.name] = tensor
 
     def _op(self, op: Op, kept: dict[str, Shares]) -> None:
-        share, spread = self.shares[op.name], self.experts.get(op.name, 1)
+        share = self.shares[op.name]
         through = self._through(op, share)
         inputs = []
         for name in op.inputs:
@@ -121,14 +123,19 @@ class Walk:
             else:
                 need = {d.name: share[d.name] for d in tensor.dims if d.name in share}
                 inputs.append(self._whole(name, need))
-        dims = tuple(Dim(d.name, share[d.name][1]) if d.name in share else d for d in op.dims)
-        routing = op.routing
-        if routing and spread > 1:
-            stride = self.digits[EXPERTS, spread].stride if self.digits is not None else 1
-            routing = replace(routing, sockets=spread, stride=stride)
-        made = replace(op, dims=dims, inputs=tuple(inputs), routing=routing, splits=self._splits(op.dims, share))
-        self.ops.append(made)
+        if self.digits is not None:
+            self.ops.append(self._local(op, tuple(inputs), self.digits))
         self._outputs(op, kept, through)
+
+    def _local(self, op: Op, inputs: tuple[str, ...], digits: Digits) -> Op:
+        """What a socket does of `op`, reading `inputs`."""
+        share, spread, routing = self.shares[op.name], self.experts.get(op.name, 1), op.routing
+        if routing and spread > 1:
+            routing = replace(routing, sockets=spread, stride=digits[EXPERTS, spread].stride)
+        if not share and inputs == op.inputs and routing == op.routing:
+            return op
+        dims = tuple(Dim(d.name, share[d.name][1]) if d.name in share else d for d in op.dims)
+        return replace(op, dims=dims, inputs=inputs, routing=routing, splits=self._splits(op.dims, share))
 
     def _through(self, op: Op, share: Shares) -> Keys:
         """The splits whose partial sums pass through: a linear op that reads them as they are held, of a product one
@@ -192,12 +199,6 @@ class Walk:
             name = self._collect(name, CollectiveKind.ALL_GATHER, extra, ())
         return name
 
-    def _collective(self, kind: CollectiveKind, keys: Keys) -> Collective:
-        digits = self.digits if self.digits is not None else {(d, ways): MeshAxis(ways, 1) for d, ways in keys}
-        if kind is CollectiveKind.ALL_GATHER:
-            return Collective(kind, tuple(digits[key] for key in keys), tuple(dim for dim, _ in keys))
-        return Collective(kind, axes_of(keys, digits) if self.digits is not None else tuple(digits.values()))
-
     def _collect(self, name: str, kind: CollectiveKind, gathered: Shares, summed: Keys) -> str:
         """Insert the collective that puts `gathered` dimensions together or completes the sum over `summed`."""
         source, base = self.tensors[name], self.block.tensor[name.split("@")[0]]
@@ -205,7 +206,14 @@ class Walk:
         role = Role.ACTIVATION if is_kept(source.role) else source.role
         share = {d: s for d, s in self.held[name].items() if d not in gathered}
         self._hold(replace(base, name=result, role=role), share, (), self.apart.get(name))
-        keys = summed or tuple((d.name, gathered[d.name][0]) for d in base.dims if d.name in gathered)
+        self.alias[base.name] = result
+        if self.digits is None:
+            return result
+        if summed:
+            collective = Collective(kind, axes_of(summed, self.digits))
+        else:
+            keys = [(d.name, gathered[d.name][0]) for d in base.dims if d.name in gathered]
+            collective = Collective(kind, tuple(self.digits[key] for key in keys), tuple(dim for dim, _ in keys))
         self.ops.append(
             Op(
                 f"{name}.{kind}",
@@ -214,9 +222,8 @@ class Walk:
                 (name,),
                 (result,),
                 flops_per_point=0,
-                collective=self._collective(kind, keys),
+                collective=collective,
                 splits=self._splits(base.dims, share),
             )
         )
-        self.alias[name.split("@")[0]] = result
         return result
