@@ -69,9 +69,9 @@ def instance(model: str) -> Instance:
     with TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(values), encoding="utf-8")
         small = load_model(folder)
-        config = configuration(
-            spec.name, spec.model_type, {k: v for k, v in values.items() if k != "quantization_config"}
-        )
+        with quiet():
+            plain = {name: value for name, value in values.items() if name != "quantization_config"}
+            config = configuration(spec.name, spec.model_type, plain)
     torch.manual_seed(SEED)
     config._attn_implementation = "eager"
     config._experts_implementation = "eager"

@@ -289,10 +289,10 @@ def class_cache(opened: Any, one_row: bool = False) -> tuple[int, str]:
     import torch
 
     from compiler.frontend.capture.example import example
-    from compiler.frontend.capture.failure import FAILURES, place_of, reason
+    from compiler.frontend.capture.failure import FAILURES, place_of, quiet, reason
     from compiler.frontend.capture.patches import patched, use_masks
 
-    with patched(opened.module), opened.mode, torch.no_grad():
+    with quiet(), patched(opened.module), opened.mode, torch.no_grad():
         given = example(opened, TRACED_TOKENS, TRACED_TOKENS)
         try:
             out = opened.module(**given | {"use_cache": True})
