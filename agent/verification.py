@@ -69,7 +69,8 @@ def _outputs(settings: Settings, level: str) -> tuple[Check, ...]:
         if settings.frontend is Frontend.CAPTURE:
             raise InputError("--level outputs", "a traced class is not executed", "--frontend spec")
         return (outputs(settings.model),)
-    return (outputs(settings.model),) if level == "all" and is_written(settings.model) else ()
+    every = level == "all" and settings.frontend is not Frontend.CAPTURE
+    return (outputs(settings.model),) if every and is_written(settings.model) else ()
 
 
 def show(out: "Console", rows: Sequence[Row]) -> None:

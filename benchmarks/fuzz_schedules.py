@@ -94,7 +94,9 @@ def main() -> int:
         one(of, before, Random(given.seed * 2**32 + number), number % 16 < 8, tally)
     print(f"{given.schedules} schedules of {len(made)} architectures, {process_time() - begun:.0f} CPU s")
     print(f"executed {tally.executed}, largest difference {tally.worst:.1e} of the largest logit")
-    print(f"refused {given.schedules - tally.executed - len(tally.wrong)}, by code: {dict(sorted(tally.refused.items()))}")
+    print(
+        f"refused {given.schedules - tally.executed - len(tally.wrong)}, by code: {dict(sorted(tally.refused.items()))}"
+    )
     for line in tally.wrong[:20]:
         print(line, file=sys.stderr)
     print(f"wrong or crashed {len(tally.wrong)}")

@@ -108,7 +108,7 @@ def _watched(opened: Any, watch: Callable[[], Any]) -> Any:
     """
     import torch
 
-    from compiler.frontend.capture.failure import FAILURES, place_of, reason
+    from compiler.frontend.capture.failure import FAILURES, place_of, quiet, reason
     from compiler.frontend.capture.patches import patched, use_masks
     from compiler.frontend.capture.trace import runnable
 
@@ -116,7 +116,7 @@ def _watched(opened: Any, watch: Callable[[], Any]) -> Any:
     module, args, kwargs = runnable(opened, TRACED_TOKENS, START_TOKENS if both else TRACED_TOKENS, False)
     seen = watch()
     try:
-        with patched(opened.module), opened.mode, torch.no_grad(), seen:
+        with quiet(), patched(opened.module), opened.mode, torch.no_grad(), seen:
             module(*args, **kwargs)
     except FAILURES as error:
         if use_masks(opened.module):
