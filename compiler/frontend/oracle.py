@@ -301,12 +301,13 @@ def class_cache(opened: Any, one_row: bool = False) -> tuple[int, str]:
                 return class_cache(opened, one_row)
             where = f"{opened.name}: {place_of(error, opened.module)}"
             raise InputError(where, f"the class does not run with a cache: {reason(error)}") from error
-    if getattr(out, "past_key_values", None) is None:
+    with quiet():  # a name that transformers is about to give up
+        cache = getattr(out, "past_key_values", None)
+    if cache is None:
         raise InputError(opened.name, "its class gives no cache", "compare parameters and FLOPs only")
     config = opened.config.get_text_config()
     lora = getattr(config, "kv_lora_rank", None)
     latent = lora + config.qk_rope_head_dim if lora else 0
-    cache = out.past_key_values
     both = (getattr(cache, name, None) for name in ("self_attention_cache", "cross_attention_cache"))
     sides = [side for side in both if side is not None] or [cache]
     layers = [vars(layer) for side in sides for layer in side.layers]
