@@ -189,7 +189,7 @@ _GPT: Final[dict[str, Family]] = {
 
 _EXPERTS: Final[dict[str, Family]] = {
     "glm4_moe_lite": Family(
-        "Glm4MoeLiteForCausalLM", "Glm4MoeLiteConfig", mixer_facts.latent, hybrid_ffn_facts.deepseek_v32
+        "Glm4MoeLiteForCausalLM", "Glm4MoeLiteConfig", relative_facts.glm_lite_latent, relative_facts.glm_lite
     ),
     "glm_moe_dsa": Family(
         "GlmMoeDsaForCausalLM", "GlmMoeDsaConfig", relative_facts.indexed_latent, hybrid_ffn_facts.deepseek_v32
