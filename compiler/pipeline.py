@@ -28,7 +28,7 @@ from compiler.ir.actions import (
 )
 from compiler.ir.graph import Graph, is_kept
 from compiler.ir.schedule import Schedule
-from compiler.lower import Lowered, Refused, default_tile, lower, unknown_blocks
+from compiler.lower import Lowered, Refused, default_tile, loan_refusals, lower, unknown_blocks
 from compiler.passes.allocate import Demand, Layout, allocate, demands
 from compiler.passes.map import Knobs, crossing_bytes, map_section
 from compiler.passes.work import Tiling
@@ -53,6 +53,7 @@ def compile_schedule(graph: Graph, schedule: Schedule, target: Target) -> Progra
     if refused.found:
         return tuple(refused.found)
     lowered = {b.kind: lower(b, schedule, graph.workload.sockets, refused) for b in graph.blocks}
+    refused.found.extend(() if refused.found else loan_refusals(graph, lowered))
     if refused.found:
         return refused.all(len(lowered))
     for low in lowered.values():

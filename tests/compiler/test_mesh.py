@@ -16,10 +16,14 @@ from hypothesis import strategies as st
 from compiler.frontend.spec import Attention, Dense, Layer, MoE
 from compiler.ir.actions import Shard
 from compiler.ir.dtype import DType
-from compiler.ir.graph import Block, Dim, Graph, Op, Pattern, Role, Tensor
+from compiler.ir.graph import Block, Dim, Graph, Op, Pattern, Phase, Role, Tensor
 from compiler.ir.mesh import Collective, CollectiveKind, Layout, MeshAxis, Split, groups, merged
+from compiler.ir.schedule import Schedule
 from compiler.passes.mesh import NoArrangement, arrange
 from compiler.passes.shard import shard_block
+from compiler.pipeline import compile_schedule
+from compiler.program import Program
+from compiler.target import Target
 from compiler.verify import CompilerFault, verify_mesh
 
 Make = Callable[..., Graph]
@@ -126,6 +130,27 @@ def test_six_sockets_have_no_digits_for_two_and_two(graph: Make) -> None:
     assert "kv_heads 2 ways, q_group 2 ways" in refusals[0][1].rule and refusals[0][1].levers
 
 
+@pytest.mark.parametrize("phase", list(Phase))
+@pytest.mark.parametrize(
+    ("lender", "borrower", "accepted"),
+    [(2, 2, True), (4, 4, True), (1, 4, True), (4, 1, False), (2, 4, False), (4, 2, False)],
+)
+def test_a_borrowed_cache_is_read_as_it_is_stored(
+    graph: Make, target: Target, phase: Phase, lender: int, borrower: int, accepted: bool
+) -> None:
+    """Was accepted: rows that lie on other sockets were read as if they were here. A whole cache may be read in slices."""
+    own = Attention(4, 2, 64)
+    g = graph(layers=(Layer(own, Dense(768)), Layer(replace(own, borrows=True), Dense(768))), phase=phase)
+    kinds = [b.kind for b in g.blocks if "attn.k_cache" in b.tensor]
+    pairs = zip(kinds, (lender, borrower), strict=True)
+    schedule = Schedule(tuple(Shard(kind, "attn", "kv_heads", ways) for kind, ways in pairs if ways > 1))
+    result = compile_schedule(g, schedule, target)
+    assert isinstance(result, Program) == accepted
+    if not isinstance(result, Program):
+        assert {d.code for d in result} == {"SHARD_MESH"}
+        assert f"{kinds[1]} attn.k_cache: {kinds[0]} stores it split along kv_heads {lender} ways" in str(result[0])
+
+
 def moe(graph: Make) -> Block:
     layers = (Layer(Attention(8, 2, 4), MoE(16, 2, 16, shared_width=16)),)
     return graph(layers=layers, hidden=16).block["gqa_moe"]
@@ -198,6 +223,23 @@ def chain(widths: tuple[int, ...], sides: tuple[int, ...]) -> Block:
         ops.append(Op(f"a{i}.op", Pattern.MAP, (tokens, dims[-1]), (last, side), (f"a{i}",), linear=True))
         last = f"a{i}"
     return Block("chain", tuple(ops), tuple(tensors), ("x",), (last,))
+
+
+def test_a_weight_that_two_ops_split_otherwise_is_stored_whole() -> None:
+    """Was stored as its last reader splits it."""
+    a, b, tokens = Dim("a", 6), Dim("b", 4), Dim("tokens", 2)
+    w = Tensor("w", (b, a), DType.BF16, Role.WEIGHT, "w")
+    values = [Tensor(n, (tokens, d), DType.BF16, Role.ACTIVATION) for n, d in (("x", a), ("p", b), ("q", b), ("s", b))]
+    ops = [Op(f"{n}.op", Pattern.CONTRACT, (tokens, b, a), ("x", "w"), (n,), ("a",), 2) for n in ("p", "q")]
+    add = Op("s.op", Pattern.MAP, (tokens, b), ("p", "q"), ("s",), linear=True)
+    block = Block("chain", (*ops, add), (w, *values), ("x",), ("s",))
+    alike = (Shard("chain", "p.op", "b", 2), Shard("chain", "q.op", "b", 2))
+    local, _ = shard_block(block, alike, 4)
+    assert local.tensor["w"].layout.splits == (Split("b", A(2, 1), 4, 2),)
+    same_sums(block, local)
+    local, _ = shard_block(block, (alike[0], Shard("chain", "q.op", "a", 2)), 4)
+    assert local.tensor["w"].layout == Layout() and local.op["q.op"].splits == (Split("a", A(2, 1), 6, 3),)
+    same_sums(block, local)
 
 
 def compute(block: Block, given: dict[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
