@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from random import Random
 
 from agent.outputs.compare import Bench, bench, history
-from agent.outputs.instance import config_path, instance
+from agent.outputs.instance import instance
 from agent.outputs.scalars import WRITTEN
 from agent.outputs.walk import walk
 from agent.presets import preset
 from compiler.errors import InputError
 from compiler.frontend import load_model
 from compiler.frontend.oracle import Check, Level
+from compiler.frontend.python_file import python_place
 from compiler.ir.graph import Graph, Phase
 from compiler.ir.schedule import Schedule
 from compiler.ir.text import parse_schedule
@@ -55,11 +56,8 @@ def outputs(model: str) -> Check:
 
 
 def is_written(model: str) -> bool:
-    """Whether outputs of MODEL can be compared: a config.json of a type whose meaning is written down."""
-    try:
-        return config_path(model) is not None and load_model(model).model_type in WRITTEN
-    except InputError:
-        return False
+    """Whether outputs of MODEL can be compared: a config of a type whose meaning is written down."""
+    return python_place(model) is None and load_model(model).model_type in WRITTEN
 
 
 def cases(of: Bench, target: Target) -> Iterator[tuple[Graph, Schedule]]:

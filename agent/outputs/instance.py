@@ -9,10 +9,11 @@ from typing import Any
 
 from compiler.errors import InputError
 from compiler.frontend import load_model
-from compiler.frontend.alias import spellings
+from compiler.frontend.alias import ALIASES, spellings
 from compiler.frontend.capture.failure import FAILURES, quiet, reason
 from compiler.frontend.capture.source import configuration
-from compiler.frontend.read import read_object
+from compiler.frontend.families import open_source
+from compiler.frontend.python_file import python_place
 from compiler.frontend.spec import Fact, ModelSpec, Status
 
 #: Sizes of an instance by the name of the fact; unlike each other, so that no two dimensions are confused.
@@ -32,8 +33,10 @@ SIZES = {
     "window": 12,
     "delta_key_dim": 8,
     "delta_value_dim": 12,
-    "state": 12,
-    "mamba_head_dim": 16,
+    "ssm_state": 12,
+    "ssm_groups": 2,
+    "ssm_expand": 2,
+    "ssm_heads": 8,
     "positions": 512,
 }
 #: At most so many, where a model has more.
@@ -91,28 +94,29 @@ def instance(model: str) -> Instance:
     return Instance(small, module, values)
 
 
-def config_path(model: str) -> Path | None:
-    """The config.json that MODEL names; None where it names none."""
-    path = Path(model)
-    path = path / "config.json" if path.is_dir() else path
-    return path if path.is_file() and path.suffix == ".json" else None
-
-
 def _config(model: str) -> dict[str, Any]:
-    path = config_path(model)
-    if path is None:
-        raise InputError(model, "outputs are compared for a config.json", "give a directory with config.json")
-    return read_object(path)
+    """The values of MODEL's config, its language part; those of the class where MODEL is a `model_type`."""
+    if python_place(model) is not None:
+        raise InputError(
+            model, "outputs are compared for a config, and a Python file has none", "a directory, or a type"
+        )
+    return deepcopy(dict(open_source(model).values))
 
 
 def small_config(spec: ModelSpec, values: dict[str, Any]) -> dict[str, Any]:
     """The config of an instance: `values` with small sizes, and layers enough for one of each kind."""
-    out = deepcopy(values)
+    out = deepcopy(values) | {"model_type": spec.model_type}
     out.pop("quantization_config", None)
-    facts = {fact.name: fact for fact in spec.facts if _is_size(fact) and _place(out, fact.key) is not None}
+    facts = {fact.name: fact for fact in spec.facts if _is_size(fact) and _places(out, fact)}
     layers = _layers(spec)
     for name, size in _sizes(facts).items():
         _set(out, facts[name], size)
+    if "kv_lora" in facts:  # classes read these beside the parts that they are made of
+        rope, heads = SIZES["rope"], out[_places(out, facts["heads"])[0][1]]
+        widths = {"head_dim": rope, "qk_head_dim": SIZES["nope"] + rope, "num_key_value_heads": heads}
+        out |= {key: width for key, width in widths.items() if out.get(key) is not None}
+    elif "heads" in facts and "head_dim" not in facts:
+        out["head_dim"] = SIZES["hidden"] // out[_places(out, facts["heads"])[0][1]]
     if "layers" in facts:
         _set(out, facts["layers"], layers)
     for inner in (out, *(v for v in out.values() if isinstance(v, dict))):
@@ -150,21 +154,22 @@ def _sizes(facts: dict[str, Fact]) -> dict[str, int]:
 
 def _is_size(fact: Fact) -> bool:
     number = isinstance(fact.value, int) and not isinstance(fact.value, bool)
-    return number and fact.status is Status.READ and fact.key != "model_type"
+    return number and fact.status is Status.READ and fact.key != "model_type" and not fact.note.startswith("ignored")
 
 
-def _place(values: dict[str, Any], key: str) -> dict[str, Any] | None:
-    """The object of a config that holds `key`, written with points; None where none does."""
-    *path, last = key.split(".")
-    place: Any = values
-    for step in path:
-        place = place.get(step) if isinstance(place, dict) else None
-    return place if isinstance(place, dict) and last in place else None
+def _places(values: dict[str, Any], fact: Fact) -> list[tuple[dict[str, Any], str]]:
+    """Where a config says a fact, under any spelling: objects and their keys."""
+    found = []
+    for key in spellings(fact.name) if fact.name in ALIASES else ():
+        *path, last = key.split(".")
+        place: Any = values
+        for step in path:
+            place = place.get(step) if isinstance(place, dict) else None
+        if isinstance(place, dict) and place.get(last) is not None:
+            found.append((place, last))
+    return found
 
 
 def _set(values: dict[str, Any], fact: Fact, size: int) -> None:
-    """Write a fact under every spelling that the config has."""
-    for key in dict.fromkeys((fact.key, *spellings(fact.name))):
-        place = _place(values, key)
-        if place is not None:
-            place[key.split(".")[-1]] = size
+    for place, key in _places(values, fact):
+        place[key] = size

@@ -69,8 +69,15 @@ def test_many_random_legal_schedules(small: Make, name: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "why"), [("falcon", "falcon computes is not written down"), ("llama", "config.json")]
+    ("model", "why"), [("falcon", "falcon computes is not written down"), ("llama.py:model", "has no config")]
 )
 def test_what_cannot_be_compared_is_refused(model: str, why: str) -> None:
     with pytest.raises(InputError, match=why):
         outputs(model)
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "mamba2", "helium"])
+def test_class_defaults_are_made_small(name: str) -> None:
+    """Sizes that a config says twice, or leaves to a rule, agree in the instance."""
+    check = outputs(name)
+    assert check.equal and check.theirs >= 24, check.note
