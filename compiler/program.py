@@ -10,6 +10,7 @@ from typing import Any
 
 from compiler.canonical import identity
 from compiler.ir.graph import Workload
+from compiler.placement import Buffer, SectionPlace
 
 PROGRAM_VERSION = 1
 
@@ -69,7 +70,10 @@ class Stage:
 
 @dataclass(slots=True)
 class Section:
-    """Stages resident together. `tiles` loop tiles flow through; `prefetch_bytes` of SRAM let streams run ahead."""
+    """Stages resident together. `tiles` loop tiles flow through; `prefetch_bytes` of SRAM let streams run ahead.
+
+    buffers: what lies in SRAM; place: where everything lies, None until `place` has run.
+    """
 
     name: str
     block: str
@@ -79,6 +83,8 @@ class Section:
     sram_bytes: int
     pcus: int
     pmus: int
+    buffers: tuple[Buffer, ...] = ()
+    place: SectionPlace | None = None
 
 
 @dataclass(slots=True)
