@@ -11,26 +11,48 @@ from functools import lru_cache
 from compiler.errors import InputError
 from compiler.target import Target
 
+#: A link is the cell that it leaves (y * width + x), times four, plus its direction.
+RIGHT, LEFT, DOWN, UP = 0, 1, 2, 3
+#: How a direction changes x and y.
+STEP = ((1, 0), (-1, 0), (0, 1), (0, -1))
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Width and height in cells of the socket and of a chip tile; `at[n]` is (x, y) of cell n of the sweep."""
+    """Width and height in cells of the socket, height of a chip tile; `at[n]` is (x, y) of cell n of the sweep.
+
+    leaving: links that leave a chip tile for the next one.
+    """
 
     width: int
     height: int
-    tile_width: int
     tile_height: int
     at: tuple[tuple[int, int], ...]
+    leaving: frozenset[int]
 
-    def crosses(self, x: int, y: int, to_x: int, to_y: int) -> bool:
-        """Whether the link between two neighbouring cells leaves a chip tile."""
-        return x // self.tile_width != to_x // self.tile_width or y // self.tile_height != to_y // self.tile_height
+    def nearer_top(self, y: int) -> bool:
+        """Whether row `y` is nearer to the upper edge of its chip tile, where memory ports are, than to the lower."""
+        return 2 * (y % self.tile_height) < self.tile_height
 
-    def memory_port(self, y: int) -> int:
-        """Row of the memory port next to row `y`: ports lie at the upper and the lower edge of each chip tile."""
-        top = y - y % self.tile_height
-        below = top + self.tile_height - 1
-        return top if y - top <= below - y else below
+    def across(self, y: int, x: int, to: int) -> range:
+        """Links along row `y` from column `x` to column `to`."""
+        row = y * self.width
+        if to >= x:
+            return range((row + x) * 4 + RIGHT, (row + to) * 4 + RIGHT, 4)
+        return range((row + x) * 4 + LEFT, (row + to) * 4 + LEFT, -4)
+
+    def along(self, x: int, y: int, to: int) -> range:
+        """Links along column `x` from row `y` to row `to`."""
+        step = 4 * self.width
+        if to >= y:
+            return range(y * step + 4 * x + DOWN, to * step + 4 * x + DOWN, step)
+        return range(y * step + 4 * x + UP, to * step + 4 * x + UP, -step)
+
+    def link_name(self, link: int) -> str:
+        """`(x,y)->(x,y)`."""
+        cell, direction = divmod(link, 4)
+        y, x = divmod(cell, self.width)
+        return f"({x},{y})->({x + STEP[direction][0]},{y + STEP[direction][1]})"
 
 
 @lru_cache(maxsize=64)
@@ -51,4 +73,12 @@ def grid_of(target: Target) -> Grid:
             # The first column of chip tiles ends beside the next one, the others begin beside the one before.
             rightwards = (height - 1 - i if column == 0 else i) % 2 == 0
             at.extend((x, y) for x in (xs if rightwards else reversed(xs)))
-    return Grid(width, height, target.tile_columns, target.tile_rows, tuple(at))
+    leaving = [
+        (y * width + x) * 4 + direction
+        for x, y in at
+        for direction, (dx, dy) in enumerate(STEP)
+        if 0 <= x + dx < width and 0 <= y + dy < height
+        if x // target.tile_columns != (x + dx) // target.tile_columns
+        or y // target.tile_rows != (y + dy) // target.tile_rows
+    ]
+    return Grid(width, height, target.tile_rows, tuple(at), frozenset(leaving))

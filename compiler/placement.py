@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 Range = tuple[int, int]
+#: In routes, what is outside the section: HBM, DDR, other sockets, the iteration before.
+OUTSIDE = -1
 
 
 class BufferKind(StrEnum):
@@ -23,9 +25,10 @@ class BufferKind(StrEnum):
 class Buffer:
     """SRAM that a section needs, before it has a place. Not frozen, for construction speed on the tuner's hot path.
 
-    stage: whose buffer it is (0 for prefetch, which belongs to the section). nbytes: all copies; tile_bytes: what goes
-    through it a loop tile. copies: loop tiles (or chunks) that lie there at once. readers: further stages that read it.
-    lasting: it is live during the whole section, whatever its readers.
+    stage: whose buffer it is (0 for prefetch, which belongs to the section). nbytes: all copies. tile_bytes: what is
+    read from it a loop tile; made_bytes: what is written to it (less, where each tile adds to a whole). copies: loop
+    tiles (or chunks) that lie there at once. readers: further stages that read it. lasting: it is live to the end of
+    the section, whatever its readers; weights and prefetch from its beginning.
     """
 
     name: str
@@ -33,6 +36,7 @@ class Buffer:
     kind: BufferKind
     nbytes: int
     tile_bytes: int
+    made_bytes: int
     copies: int
     readers: tuple[int, ...]
     lasting: bool
@@ -62,7 +66,7 @@ class BufferPlace:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What one stage sends another a loop tile; producer -1 is memory, consumer -1 too. hops: of its longest branch."""
+    """What one stage sends another a loop tile, or what goes in or out (`OUTSIDE`). hops: of its longest branch."""
 
     producer: int
     consumer: int
@@ -75,14 +79,17 @@ class Route:
 class StagePlace:
     """A stage's PCUs, and what its place costs.
 
-    hops: switches from its producers' buffers over its farthest PCU to its own buffer. link_bytes, crossing_bytes: of
-    the fullest link on its routes inside chip tiles, and between them, with all that runs at the same time.
+    hops: switches from its producers' buffers over its farthest PCU to its own buffer. link_bytes, crossing_bytes:
+    that pass the slowest link of its routes inside chip tiles, and between them, before its own have passed, beside all
+    that may run at the same time.
+    port_bytes: most bytes that one PMU of its buffers takes or gives.
     """
 
     pcus: tuple[Range, ...]
     hops: int
     link_bytes: int
     crossing_bytes: int
+    port_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ def _build(
     prefetch = knobs.prefetch if any(s.prefetchable and s.weight_bytes for s in stages) else 0
     pmus = sum(s.pmus for s in stages)
     if prefetch:
-        stored.append(Buffer("prefetch", 0, BufferKind.PREFETCH, prefetch, prefetch, 2, (), True))
+        stored.append(Buffer("prefetch", 0, BufferKind.PREFETCH, prefetch, prefetch, prefetch, 2, (), True))
         pmus += pmus_of(prefetch, 2, target)
     first, last = works[0].op, works[-1].op
     name = f"{block.kind}[{first}]" if first == last else f"{block.kind}[{first}..{last}]"
@@ -315,7 +315,8 @@ def _outputs(i: int, w: Work, copies: int, wires: Wiring, knobs: Knobs) -> list[
     for e in w.outputs:
         nbytes = _output_bytes(e, copies, knobs.tiles, e.name in wires.inner)
         readers = wires.readers.get(e.name, ())
-        out.append(Buffer(name, i, BufferKind.OUTPUT, nbytes, e.nbytes, e.copies(copies), readers, not readers))
+        made = -(-e.total // knobs.tiles) if e.whole else e.nbytes
+        out.append(Buffer(name, i, BufferKind.OUTPUT, nbytes, e.nbytes, made, e.copies(copies), readers, not readers))
     return out
 
 
@@ -334,11 +335,11 @@ def _staging(i: int, moved: tuple[Work, Stage, list[Edge]], wires: Wiring, knobs
             copies = e.copies(copies)
             nbytes = e.nbytes * copies
         readers = tuple(r for r in wires.readers[e.name] if r > i and (e.rows < 2 or wires.walk[r] == wires.walk[i]))
-        out.append(Buffer(f"{e.name} stream", i, BufferKind.STREAM, nbytes, e.nbytes, copies, readers, False))
+        out.append(Buffer(f"{e.name} stream", i, BufferKind.STREAM, nbytes, e.nbytes, e.nbytes, copies, readers, False))
     if w.resident_bytes:
         loaded = stage.weight_bytes + stage.ddr_bytes
         nbytes = w.resident_bytes if held else min(loaded, 2 * STREAM_CHUNK * stage.pcus_used)
-        out.append(Buffer(f"{w.op} weights", i, BufferKind.WEIGHTS, nbytes, loaded, 1 if held else 2, (), held))
+        out.append(Buffer(f"{w.op} weights", i, BufferKind.WEIGHTS, nbytes, loaded, loaded, 1 if held else 2, (), held))
     return out
 
 
