@@ -161,6 +161,7 @@ def compile_command(
     from agent.runfolder import write_file
     from compiler.frontend import model_summary
     from compiler.pipeline import compile_schedule
+    from compiler.place import place
     from compiler.program import Program
 
     settings = _settings(
@@ -169,6 +170,8 @@ def compile_command(
     )  # fmt: skip
     found, graph, machine, steps = _scheduled(settings, schedule)
     program = compile_schedule(graph, steps, machine)
+    if isinstance(program, Program):
+        program = place(program, machine)
     if not isinstance(program, Program):
         raise _refused(program, f"{found.name} with {schedule}", as_json)
     if emit:
@@ -195,7 +198,7 @@ def simulate(
     mtp: Mtp = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compile and simulate one step of MODEL under a schedule."""
-    from agent.evaluate import Rejected, evaluate
+    from agent.evaluate import Fidelity, Measured, Rejected, evaluate
     from agent.report import dumps, warning_lines, workload_json
     from compiler.frontend import model_summary
 
@@ -204,13 +207,16 @@ def simulate(
         frontend=frontend, mtp=mtp,
     )  # fmt: skip
     found, graph, machine, steps = _scheduled(settings, schedule)
-    result = evaluate(graph, steps, machine)
-    if isinstance(result, Rejected):
-        raise _refused(result.diagnostics, f"{found.name} with {schedule}", as_json)
+    result, placed = (evaluate(graph, steps, machine, f) for f in (Fidelity.ESTIMATE, Fidelity.PLACED))
+    for evaluation in (result, placed):
+        if isinstance(evaluation, Rejected):
+            raise _refused(evaluation.diagnostics, f"{found.name} with {schedule}", as_json)
+    assert isinstance(result, Measured) and isinstance(placed, Measured)
     warnings = warning_lines(found, graph, machine, result.report)
     if as_json:
         head = {"model": model_summary(found), "workload": workload_json(graph.workload), "schedule": steps.text}
-        _print(dumps({**head, "report": result.report.to_json(), "warnings": list(warnings)}))
+        figures = {"report": result.report.to_json(), "placed": placed.report.to_json()}
+        _print(dumps({**head, **figures, "warnings": list(warnings)}))
         return
     from agent.summary import console, line, model_lines, show_report, workload_words
 
@@ -220,7 +226,7 @@ def simulate(
     for text in warnings:
         line(screen, "warning", text, "bold yellow")
     screen.print()
-    show_report(screen, os.path.basename(schedule), result, graph.workload)
+    show_report(screen, os.path.basename(schedule), result, placed, graph.workload)
 
 
 @app.command()

@@ -37,7 +37,7 @@ def onboard_json(onboarding: Onboarding, explanation: Explanation) -> Json:
         "workload": workload_json(o.graph.workload),
         "target": {"name": o.target.name, "id": o.target.id},
         "presets": {name: preset_json(trial.evaluation) for name, trial in o.presets},
-        "best": {"schedule": o.best.schedule.text, "report": o.report.to_json()},
+        "best": {"schedule": o.best.schedule.text, "report": o.report.to_json(), "placed": placed_json(o.placed)},
         "bound": bound_json(o.bound),
         "gap": o.report.gap,
         "evaluations": asdict(o.counts),
@@ -58,7 +58,7 @@ def report_json(onboarding: Onboarding, explanation: Explanation) -> Json:
         "target": {"name": o.target.name, "id": o.target.id},
         "versions": {"evaluation": VERSION},
         "presets": {name: preset_json(trial.evaluation) for name, trial in o.presets},
-        "best": {"schedule": o.best.schedule.text, "report": o.report.to_json()},
+        "best": {"schedule": o.best.schedule.text, "report": o.report.to_json(), "placed": placed_json(o.placed)},
         "bound": bound_json(o.bound),
         "gap": o.report.gap,
         "explanation": list(explanation.lines),
@@ -86,6 +86,13 @@ def preset_json(evaluation: Evaluation) -> Json:
         "gap": r.gap,
         "breakdown_s": dict(r.breakdown_s),
     }
+
+
+def placed_json(evaluation: Evaluation) -> Json:
+    """The whole report of a placed schedule, or why it cannot be placed."""
+    if isinstance(evaluation, Rejected):
+        return {"rejected": [diagnostic_json(d) for d in evaluation.diagnostics]}
+    return evaluation.report.to_json()
 
 
 def bound_json(bound: Bound) -> Json:

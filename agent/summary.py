@@ -71,7 +71,7 @@ def show_onboarding(out: Console, o: Onboarding, explanation: Explanation, folde
         line(out, "warning", text, "bold yellow")
     out.print()
     rows = [(name, trial.evaluation) for name, trial in (*o.presets, ("best", o.best))]
-    show_evaluations(out, rows, o.graph.workload, o.bound)
+    show_evaluations(out, [*rows, ("placed", o.placed)], o.graph.workload, o.bound)
     out.print()
     line(out, "limits", limit_words(o.report))
     line(out, "why", " ".join(explanation.lines[:1]), "bold")
@@ -160,6 +160,8 @@ def show_evaluations(out: Console, rows: Sequence[tuple[str, Evaluation]], w: Wo
         "",
         f"HBM: parameter and cache bytes once, of peak. Bound: {bound_words(bound.limiter)}. Gap: latency over bound.",
     )
+    if any(name == "placed" for name, _ in rows):
+        line(out, "", "Placed: the row above it on the PCU/PMU grid, with its hops and links; nothing else has places.")
     if over:
         line(out, "", "HBM above 100%: it counts all experts and tables, and a step reads the chosen experts and rows.")
     for name, rejected in refused:
@@ -210,10 +212,10 @@ def show_program(out: Console, program: Program, target: Target) -> None:
         line(out, "", f"{nbytes(m.spilled)} of it because HBM is full", "bold yellow")
 
 
-def show_report(out: Console, name: str, measured: Measured, w: Workload) -> None:
-    """A simulated step: key figures, then sections, slowest first."""
-    r = measured.report
-    show_evaluations(out, [(name, measured)], w, r.bound)
+def show_report(out: Console, name: str, measured: Measured, placed: Measured, w: Workload) -> None:
+    """A simulated step: key figures without places and with them, then its sections as placed, slowest first."""
+    r = placed.report
+    show_evaluations(out, [(name, measured), ("placed", placed)], w, r.bound)
     out.print()
     line(out, "limits", limit_words(r))
     hbm = f"HBM reads {nbytes(r.hbm_read_bytes)}, writes {nbytes(r.hbm_write_bytes)}"

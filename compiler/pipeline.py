@@ -35,7 +35,7 @@ from compiler.program import Program, Run, Section
 from compiler.target import Target
 from compiler.verify import verify_sections, verify_sharded
 
-COMPILER_VERSION = 4
+COMPILER_VERSION = 5
 #: Context rows of a step of streaming softmax where the schedule says nothing.
 DEFAULT_CONTEXT_TILE = 256
 

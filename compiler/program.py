@@ -144,12 +144,16 @@ class Program:
         """Kernel launches a step."""
         return sum(1 if run.looped else run.times * len(run.sections) for run in self.runs)
 
+    @property
+    def placed(self) -> bool:
+        """Whether its sections have places on the grid."""
+        return all(s.place is not None for s in self.sections)
+
     @cached_property
     def id(self) -> str:
         """Identity by what it was compiled from: the compiler is deterministic, so equal inputs are equal programs."""
-        return identity(
-            f"program{PROGRAM_VERSION}", [self.graph_id, self.schedule_id, self.target_id, self.compiler_version]
-        )
+        made_of = [self.graph_id, self.schedule_id, self.target_id, self.compiler_version, *(["placed"] * self.placed)]
+        return identity(f"program{PROGRAM_VERSION}", made_of)
 
     def to_json(self) -> dict[str, Any]:
         out = asdict(self)
