@@ -19,6 +19,7 @@ from compiler.passes.route import Flows, StageFlow, flows
 from compiler.placement import Buffer, BufferKind, BufferPlace, Range, SectionPlace, StagePlace
 from compiler.program import Program, Run, Section, Stage
 from compiler.target import Target
+from compiler.verify_place import verify_places
 
 
 class Part(NamedTuple):
@@ -50,7 +51,9 @@ def place(program: Program, target: Target) -> Program | tuple[Diagnostic, ...]:
         for group in [run.sections] if run.looped else [(s,) for s in run.sections]:
             places, diagnostics = place_together(tuple(part_of(s, target) for s in group), run.looped, target)
             refused.extend(diagnostics)
-            placed.extend(replace(s, place=p) for s, p in zip(group, places, strict=True))
+            together = [replace(s, place=p) for s, p in zip(group, places, strict=True)]
+            verify_places(together, target)
+            placed.extend(together)
         runs.append(Run(tuple(placed), run.times, run.looped))
     return tuple(dict.fromkeys(refused)) or replace(program, runs=tuple(runs))
 

@@ -55,7 +55,7 @@ class Target:
     tile_link_bytes_per_cycle: int
     grid_link_streams: int
     hop_cycles: int
-    stage_hops: int
+    stage_hop_cycles: int
     pmu_banks: int
     socket_counts: tuple[int, ...]
     provenance: tuple[tuple[str, Provenance], ...] = ()
@@ -146,8 +146,8 @@ def _check_grid(values: dict[str, Any], where: str) -> None:
         )
     if values["pmu_bytes"] % values["pmu_banks"]:
         raise InputError(f"{where}, key 'pmu_banks'", f"{values['pmu_banks']} banks do not divide pmu_bytes")
-    if values["stage_hops"] * values["hop_cycles"] > values["stage_latency_cycles"]:
-        raise InputError(f"{where}, key 'stage_hops'", "the hops of a stage take longer than stage_latency_cycles")
+    if values["stage_hop_cycles"] > values["stage_latency_cycles"]:
+        raise InputError(f"{where}, key 'stage_hop_cycles'", "is more than stage_latency_cycles, which it is part of")
 
 
 def _keys_twice(node: Any) -> tuple[str, int] | None:

@@ -35,7 +35,7 @@ class Rates:
     hbm_latency_s: float
     ddr_latency_s: float
     hop_s: float
-    usual_hops: int
+    usual_hops_s: float
     grid_link: float
     tile_link: float
 
@@ -56,7 +56,7 @@ def rates_of(target: Target) -> Rates:
         hbm_latency_s=target.hbm_latency_s,
         ddr_latency_s=target.ddr_latency_s,
         hop_s=target.hop_cycles / target.clock_hz,
-        usual_hops=target.stage_hops,
+        usual_hops_s=target.stage_hop_cycles / target.clock_hz,
         grid_link=target.grid_link_bytes_per_cycle * target.clock_hz,
         tile_link=target.tile_link_bytes_per_cycle * target.clock_hz,
     )
@@ -88,7 +88,7 @@ def fill_s(section: Section, i: int, r: Rates) -> float:
     """Latency of stage `i` from its first input to its first output: pipeline, PMUs, and the hops of its routes."""
     if section.place is None:
         return r.latency_s
-    return max(0.0, r.latency_s - r.usual_hops * r.hop_s) + section.place.stages[i].hops * r.hop_s
+    return max(0.0, r.latency_s - r.usual_hops_s) + section.place.stages[i].hops * r.hop_s
 
 
 def network_s(section: Section, i: int, r: Rates) -> float:

@@ -7,6 +7,7 @@ stream weights reads as many PMUs as it has PCUs. Deterministic: no randomness, 
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from compiler.grid import Grid
@@ -18,6 +19,8 @@ from compiler.target import Target
 COLLECTIVE_CELLS = 4
 #: Local improvement: sweeps over the stages, and how far a stage may move in one.
 PASSES, REACH = 2, 4
+#: A stage lends PMUs where it has as many times more than are missing.
+BIG_ENOUGH = 8
 
 
 class Space(NamedTuple):
@@ -88,7 +91,8 @@ def _lengths(needs: tuple[Need, ...], spaces: tuple[Space, ...], target: Target)
     more = [n - need.pcus for n, need in zip(want, needs, strict=True)]
     room, total = target.pcus - sum(need.pcus for need in needs), sum(more)
     if total > room:
-        more = [m * room // total for m in more]
+        parts = [sum(more[:i]) * room // total for i in range(len(more) + 1)]
+        more = [b - a for a, b in pairwise(parts)]
     return [need.pcus + m for need, m in zip(needs, more, strict=True)]
 
 
@@ -149,7 +153,9 @@ def _least_pmus(
     for space, numbers in sorted(missing, key=lambda m: m[0].kind is BufferKind.PREFETCH):
         region = out[space.home]
         near = (region.pcus or [c for n in space.numbers if (c := cell.get(n, -1)) >= 0] or [0])[0]
-        chosen = sorted(sorted(pool, key=lambda c: (abs(c - near), c))[: len(numbers)])
+        many = BIG_ENOUGH * len(numbers)  # a stage that would lose most of its PMUs gives none while others can
+        small = {i for i, mine in enumerate(free) if len(mine) < many}
+        chosen = sorted(sorted(pool, key=lambda c: (owner.get(c, -1) in small, abs(c - near), c))[: len(numbers)])
         pool = [c for c in pool if c not in set(chosen)]
         cell.update(zip(numbers, chosen, strict=True))
         for c in chosen:
