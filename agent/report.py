@@ -156,7 +156,7 @@ def memory_lines(graph: Graph, target: Target, report: Report) -> tuple[str, ...
         f"Does not fit HBM: {weights} of weights and {cache} of cache, "
         f"{decimal_bytes(sockets * target.hbm_bytes)} of HBM on {sockets} {'socket' if sockets == 1 else 'sockets'}. "
         f"A socket needs {nbytes(held)} and its HBM holds {nbytes(target.hbm_bytes)}, so "
-        f"{nbytes(report.memory_spilled_bytes)} a socket are kept in DDR (experts first, cache last).",
+        f"{nbytes(report.memory_spilled_bytes)} a socket are kept in DDR (what a step moves least of first).",
         cost,
         *(f"Levers: {' | '.join(levers)}" for levers in [memory_levers(graph, target, held)] if levers),
     )

@@ -19,6 +19,7 @@ from compiler.ir.graph import Graph, Phase, Workload
 from compiler.ir.text import print_action
 from compiler.program import Program
 from compiler.target import Target
+from compiler.verify_place import cells_of
 from simulator.report import Bound, Report
 
 WIDTH = 80
@@ -203,6 +204,7 @@ def show_program(out: Console, program: Program, target: Target) -> None:
     out.print()
     out.print(grid)
     out.print()
+    show_places(out, program, target)
     m = program.memory
     ddr = f"weights {nbytes(m.ddr_weights)}, cache {nbytes(m.ddr_kv)}"
     hbm = f"weights {nbytes(m.hbm_weights)}, cache {nbytes(m.hbm_kv)}, activations {nbytes(m.hbm_activations)}"
@@ -210,6 +212,25 @@ def show_program(out: Console, program: Program, target: Target) -> None:
     line(out, "DDR", f"{nbytes(m.ddr_bytes)} of {nbytes(target.ddr_bytes)} a socket: {ddr}")
     if m.spilled:
         line(out, "", f"{nbytes(m.spilled)} of it because HBM is full", "bold yellow")
+
+
+def show_places(out: Console, program: Program, target: Target) -> None:
+    """How full the grid's links are, by section; nothing of a program without places."""
+    grid = table("section", "PMUs used", "worst link", "a loop tile", "cycles", "streams", left=("section",))
+    for s in program.sections:
+        if s.place is None:
+            return
+        p = s.place
+        used = len(set().union(*(cells_of(b.pmus) for b in p.buffers)))
+        inside, between = (
+            p.link_bytes / target.grid_link_bytes_per_cycle,
+            p.crossing_bytes / target.tile_link_bytes_per_cycle,
+        )
+        most = p.link_bytes if inside >= between else p.crossing_bytes
+        cells = [str(used), p.worst_link, nbytes(most), f"{max(inside, between):,.0f}", str(p.streams)]
+        grid.add_row(clean(s.name), *cells)
+    out.print(grid)
+    out.print()
 
 
 def show_report(out: Console, name: str, measured: Measured, placed: Measured, w: Workload) -> None:

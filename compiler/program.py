@@ -97,10 +97,22 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """Bytes of a tier from `address` on: what `holds` says (weights, experts, kv, activations) of a block kind."""
+
+    block: str
+    holds: str
+    tier: str
+    address: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryMap:
     """Bytes a socket holds between executions, by class and tier, and what did not fit HBM.
 
-    spilled: bytes of weights and cache that a socket keeps in DDR because HBM is full.
+    spilled: bytes of weights and cache that a socket keeps in DDR because HBM is full. extents: where each class of
+    each block kind lies, all its layers after each other; those of a tier leave no gaps.
     """
 
     hbm_weights: int
@@ -109,6 +121,7 @@ class MemoryMap:
     ddr_weights: int
     ddr_kv: int
     spilled: int
+    extents: tuple[Extent, ...] = ()
 
     @property
     def hbm_bytes(self) -> int:

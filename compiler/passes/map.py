@@ -1,9 +1,9 @@
 """Pass 4, map: the ops of a section become stages with PCUs, PMU buffers and streams.
 
 Contract: what the schedule leaves open gets a deterministic heuristic (units in proportion to work, 90 % of the chip,
-as published for fused decoders). SRAM is allocated here, buffer by buffer in whole PMUs: a section that does not fit
-is refused with the largest buffers and the levers. PMU bandwidth is not modelled apart: a PMU is assumed to feed the
-port of the PCU beside it at full rate.
+as published for fused decoders). SRAM is allocated here, buffer by buffer in whole PMUs; where that does not fit and
+one loop tile is in flight, buffers share PMUs. A section that does not fit even so is refused with the largest buffers
+and the levers. PMU ports and links count once a program is placed (`compiler.place`).
 """
 
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from functools import lru_cache
 from compiler.diagnostic import Code, Diagnostic, quantity
 from compiler.ir.actions import ALL, Class
 from compiler.ir.graph import Block, Op, Pattern, Role, is_kept
+from compiler.passes.lifetimes import share
 from compiler.passes.partition import Span
 from compiler.passes.work import Edge, Tiling, Work, block_work
 from compiler.placement import Buffer, BufferKind
@@ -76,12 +77,21 @@ def map_section(block: Block, span: Span, knobs: Knobs, target: Target) -> tuple
     """The section of ops `span`, and what keeps it from fitting the chip."""
     works = block_work(block, knobs.tiling, target)[span[0] : span[1]]
     holds = _holds(works, knobs)
-    for hold, share in [*((h, UNITS_SHARE) for h in holds), *((holds[-1], UNITS_SHARE / n) for n in (2, 4, 8))]:
-        units = _units(works, dict(knobs.units), target, share / knobs.residents)
+    for hold, part in [*((h, UNITS_SHARE) for h in holds), *((holds[-1], UNITS_SHARE / n) for n in (2, 4, 8))]:
+        units = _units(works, dict(knobs.units), target, part / knobs.residents)
         section = _build(works, units, hold, knobs, (block, span, target))
+        if section.sram_bytes * knobs.residents > target.sram_bytes and knobs.tiles == 1:
+            _shared(section, target)
         if section.sram_bytes * knobs.residents <= target.sram_bytes:
             break
     return section, tuple(_refusals(section, target))
+
+
+def _shared(section: Section, target: Target) -> None:
+    """Count the PMUs of a section whose buffers share them, where those of one have been read when the other begins."""
+    numbers = share(section, [pmus_of(b.nbytes, b.copies, target) for b in section.buffers])
+    section.pmus = 1 + max((n for mine in numbers for n in mine), default=-1)
+    section.sram_bytes = section.pmus * target.pmu_bytes
 
 
 def _units(works: tuple[Work, ...], asked: dict[str, int], target: Target, share: float) -> list[int]:
