@@ -86,7 +86,7 @@ def _view(program: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "program": {"program": {k: v for k, v in program.items() if k not in ("workload", "memory", "compulsory")}}
         | {k: program[k] for k in ("workload", "compulsory")}
         | {"blocks": {"order": [b["kind"] for b in blocks]}},
-        "memory": {"memory": program["memory"]},
+        "memory": _memory(program["memory"]),
         "runs": {f"run {i}": {**run, "sections": [next(names) for _ in run["sections"]]} for i, run in enumerate(runs)},
         "sections": _by_name([{**s, "stages": [stage["op"] for stage in s["stages"]]} for s in sections]),
         "stages": _by_name(stages),
@@ -94,6 +94,13 @@ def _view(program: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "ops": _by_name([{**op, "name": f"{b['kind']} {op['name']}"} for b in blocks for op in b["ops"]]),
         "tensors": _by_name([{**t, "name": f"{b['kind']} {t['name']}"} for b in blocks for t in b["tensors"]]),
     }
+
+
+def _memory(memory: dict[str, Any]) -> dict[str, Any]:
+    """Totals of the memory map, and where each class of each kind lies."""
+    names = _unique(f"{e['block']} {e['holds']}" for e in memory.get("extents", []))
+    extents = dict(zip(names, memory.get("extents", []), strict=True))
+    return {"memory": {k: v for k, v in memory.items() if k != "extents"}, **extents}
 
 
 def _order(value: Any) -> Any:

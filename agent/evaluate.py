@@ -11,6 +11,7 @@ from compiler.diagnostic import Diagnostic
 from compiler.ir.graph import Graph
 from compiler.ir.schedule import Schedule
 from compiler.pipeline import COMPILER_VERSION, compile_schedule
+from compiler.place import place
 from compiler.program import Program
 from compiler.target import Target
 from simulator.bound import bound_of
@@ -22,7 +23,10 @@ VERSION = f"compiler{COMPILER_VERSION}+simulator{SIMULATOR_VERSION}"
 
 
 class Fidelity(StrEnum):
+    """How closely a schedule is looked at. What a tuner compares has no places: it counts evaluations by thousands."""
+
     ESTIMATE = "estimate"
+    PLACED = "placed"  # the estimate of the program placed and routed on the grid
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ Evaluation = Rejected | Measured
 def evaluate(graph: Graph, schedule: Schedule, target: Target, fidelity: Fidelity = Fidelity.ESTIMATE) -> Evaluation:
     """Compile and simulate. Raises only for faults of ours (CompilerFault, SimulatorFault)."""
     program = compile_schedule(graph, schedule, target)
+    if fidelity is Fidelity.PLACED and isinstance(program, Program):
+        program = place(program, target)
     if not isinstance(program, Program):
         return Rejected(program)
     return Measured(estimate(program, target, bound_of(graph, target)))

@@ -5,7 +5,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from agent.charts import Level, Segment, curve, outside_scale, segments
-from agent.evaluate import VERSION, Measured, Rejected
+from agent.evaluate import VERSION, Evaluation, Rejected
 from agent.explain import Explanation, limits
 from agent.reference import number
 from agent.report import warning_lines
@@ -63,7 +63,7 @@ def report_html(onboarding: Onboarding, explanation: Explanation) -> str:
         effects=[(e, e.cost_s(o.report)) for e in explanation.effects],
         diff=diff_lines(explanation),
         warnings=warning_lines(o.model, o.graph, o.target, o.report),
-        rows=rows,
+        rows=[*rows, _row("placed", o.placed)],
         curve=curve(latencies, levels),
         outside=outside_scale(latencies, levels),
         bars=[(name, r, segments(r.breakdown_s, longest)) for name, r in measured],
@@ -80,15 +80,13 @@ def report_html(onboarding: Onboarding, explanation: Explanation) -> str:
 
 
 def _rows(o: Onboarding) -> list[Row]:
-    out = []
-    for name, trial in (*o.presets, ("best", o.best)):
-        evaluation = trial.evaluation
-        if isinstance(evaluation, Measured):
-            out.append(Row(name, evaluation.report))
-        else:
-            assert isinstance(evaluation, Rejected)
-            out.append(Row(name, None, evaluation.diagnostics))
-    return out
+    return [_row(name, trial.evaluation) for name, trial in (*o.presets, ("best", o.best))]
+
+
+def _row(name: str, evaluation: Evaluation) -> Row:
+    if isinstance(evaluation, Rejected):
+        return Row(name, None, evaluation.diagnostics)
+    return Row(name, evaluation.report)
 
 
 def _levels(o: Onboarding, measured: list[tuple[str, Report]]) -> list[Level]:

@@ -38,7 +38,7 @@ def onboard_json(onboarding: Onboarding, explanation: Explanation) -> Json:
         "workload": workload_json(o.graph.workload),
         "target": {"name": o.target.name, "id": o.target.id},
         "presets": {name: preset_json(trial.evaluation) for name, trial in o.presets},
-        "best": {"schedule": o.best.schedule.text, "report": o.report.to_json()},
+        "best": {"schedule": o.best.schedule.text, "report": o.report.to_json(), "placed": placed_json(o.placed)},
         "bound": bound_json(o.bound),
         "gap": o.report.gap,
         "evaluations": asdict(o.counts),
@@ -59,7 +59,7 @@ def report_json(onboarding: Onboarding, explanation: Explanation) -> Json:
         "target": {"name": o.target.name, "id": o.target.id},
         "versions": {"evaluation": VERSION},
         "presets": {name: preset_json(trial.evaluation) for name, trial in o.presets},
-        "best": {"schedule": o.best.schedule.text, "report": o.report.to_json()},
+        "best": {"schedule": o.best.schedule.text, "report": o.report.to_json(), "placed": placed_json(o.placed)},
         "bound": bound_json(o.bound),
         "gap": o.report.gap,
         "explanation": list(explanation.lines),
@@ -87,6 +87,13 @@ def preset_json(evaluation: Evaluation) -> Json:
         "gap": r.gap,
         "breakdown_s": dict(r.breakdown_s),
     }
+
+
+def placed_json(evaluation: Evaluation) -> Json:
+    """The whole report of a placed schedule, or why it cannot be placed."""
+    if isinstance(evaluation, Rejected):
+        return {"rejected": [diagnostic_json(d) for d in evaluation.diagnostics]}
+    return evaluation.report.to_json()
 
 
 def bound_json(bound: Bound) -> Json:
@@ -150,7 +157,7 @@ def memory_lines(graph: Graph | Program, target: Target, report: Report) -> tupl
         f"Does not fit HBM: {weights} of weights and {cache} of cache, "
         f"{decimal_bytes(sockets * target.hbm_bytes)} of HBM on {sockets} {'socket' if sockets == 1 else 'sockets'}. "
         f"A socket needs {nbytes(held)} and its HBM holds {nbytes(target.hbm_bytes)}, so "
-        f"{nbytes(report.memory_spilled_bytes)} a socket are kept in DDR (experts first, cache last).",
+        f"{nbytes(report.memory_spilled_bytes)} a socket are kept in DDR (what a step moves least of first).",
         cost,
         *(f"Levers: {' | '.join(levers)}" for levers in [memory_levers(graph, target, held)] if levers),
     )

@@ -19,6 +19,7 @@ from compiler.ir.graph import Graph, Phase, Workload
 from compiler.ir.text import print_action
 from compiler.program import Program
 from compiler.target import Target
+from compiler.verify_place import cells_of
 from simulator.report import Bound, Report
 
 WIDTH = 80
@@ -71,7 +72,7 @@ def show_onboarding(out: Console, o: Onboarding, explanation: Explanation, folde
         line(out, "warning", text, "bold yellow")
     out.print()
     rows = [(name, trial.evaluation) for name, trial in (*o.presets, ("best", o.best))]
-    show_evaluations(out, rows, o.graph.workload, o.bound)
+    show_evaluations(out, [*rows, ("placed", o.placed)], o.graph.workload, o.bound)
     out.print()
     line(out, "limits", limit_words(o.report))
     line(out, "why", " ".join(explanation.lines[:1]), "bold")
@@ -160,6 +161,8 @@ def show_evaluations(out: Console, rows: Sequence[tuple[str, Evaluation]], w: Wo
         "",
         f"HBM: parameter and cache bytes once, of peak. Bound: {bound_words(bound.limiter)}. Gap: latency over bound.",
     )
+    if any(name == "placed" for name, _ in rows):
+        line(out, "", "Placed: the row above it on the PCU/PMU grid, with its hops and links; nothing else has places.")
     if over:
         line(out, "", "HBM above 100%: it counts all experts and tables, and a step reads the chosen experts and rows.")
     for name, rejected in refused:
@@ -201,6 +204,7 @@ def show_program(out: Console, program: Program, target: Target) -> None:
     out.print()
     out.print(grid)
     out.print()
+    show_places(out, program, target)
     m = program.memory
     ddr = f"weights {nbytes(m.ddr_weights)}, cache {nbytes(m.ddr_kv)}"
     hbm = f"weights {nbytes(m.hbm_weights)}, cache {nbytes(m.hbm_kv)}, activations {nbytes(m.hbm_activations)}"
@@ -210,10 +214,31 @@ def show_program(out: Console, program: Program, target: Target) -> None:
         line(out, "", f"{nbytes(m.spilled)} of it because HBM is full", "bold yellow")
 
 
-def show_report(out: Console, name: str, measured: Measured, w: Workload) -> None:
-    """A simulated step: key figures, then sections, slowest first."""
-    r = measured.report
-    show_evaluations(out, [(name, measured)], w, r.bound)
+def show_places(out: Console, program: Program, target: Target) -> None:
+    """How full the grid's links are, by section; nothing of a program without places."""
+    grid = table("section", "PMUs used", "worst link", "a loop tile", "cycles", "streams", left=("section",))
+    for s in program.sections:
+        if s.place is None:
+            return
+        p = s.place
+        used = len(set().union(*(cells_of(b.pmus) for b in p.buffers)))
+        inside, between = (
+            p.link_bytes / target.grid_link_bytes_per_cycle,
+            p.crossing_bytes / target.tile_link_bytes_per_cycle,
+        )
+        most = p.link_bytes if inside >= between else p.crossing_bytes
+        cells = [str(used), p.worst_link, nbytes(most), f"{max(inside, between):,.0f}", str(p.streams)]
+        grid.add_row(clean(s.name), *cells)
+    out.print(grid)
+    out.print()
+
+
+def show_report(out: Console, steps: list[tuple[str, Evaluation]], w: Workload) -> None:
+    """Simulated steps of one program: their key figures, then the sections of the last one, slowest first."""
+    last = steps[-1][1]
+    assert isinstance(last, Measured)
+    r = last.report
+    show_evaluations(out, steps, w, r.bound)
     out.print()
     line(out, "limits", limit_words(r))
     hbm = f"HBM reads {nbytes(r.hbm_read_bytes)}, writes {nbytes(r.hbm_write_bytes)}"
@@ -231,15 +256,15 @@ def show_report(out: Console, name: str, measured: Measured, w: Workload) -> Non
         out.print(f"and {len(r.sections) - 20} faster sections: --json lists all")
 
 
-def show_simulation(out: Console, name: str, program: Program, simulated: tuple[Target, Measured]) -> None:
+def show_simulation(out: Console, name: str, program: Program, simulated: tuple[Target, tuple[Measured, ...]]) -> None:
     """A simulated program file: as from its model, but for what only the model knows."""
-    target, measured = simulated
+    target, steps = simulated
     line(out, "program", f"{program.model}, {program.id}", "bold")
     line(out, "workload", workload_words(program, target))
-    for text in memory_lines(program, target, measured.report):
+    for text in memory_lines(program, target, steps[0].report):
         line(out, "warning", text, "bold yellow")
     out.print()
-    show_report(out, name, measured, program.workload)
+    show_report(out, list(zip((name, "placed"), steps, strict=False)), program.workload)
 
 
 def show_differences(out: Console, kind: str, lines: Sequence[tuple[str, str]]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agent.evaluate import Evaluation, Measured
+from agent.evaluate import Evaluation, Fidelity, Measured, evaluate
 from agent.settings import Settings
 from compiler.frontend import Model
 from compiler.ir.graph import Graph
@@ -76,6 +76,11 @@ class Onboarding:
     @property
     def report(self) -> Report:
         return self.best.report
+
+    @property
+    def placed(self) -> Evaluation:
+        """The best schedule again, placed and routed on the grid; what was tuned has no places."""
+        return evaluate(self.graph, self.best.schedule, self.target, Fidelity.PLACED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ class Code(StrEnum):
     SECTION_OVER_SRAM = "SECTION_OVER_SRAM"
     HBM_OVER = "HBM_OVER"
     DDR_OVER = "DDR_OVER"
+    LINK_OVER_STREAMS = "LINK_OVER_STREAMS"
 
 
 @dataclass(frozen=True, slots=True)

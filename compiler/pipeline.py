@@ -34,7 +34,7 @@ from compiler.passes.map import Knobs, crossing_bytes, map_section
 from compiler.passes.work import Tiling
 from compiler.program import Program, Run, Section
 from compiler.target import Target
-from compiler.verify import verify_sections, verify_sharded
+from compiler.verify import verify_memory, verify_sections, verify_sharded
 
 COMPILER_VERSION = 5
 #: Context rows of a step of streaming softmax where the schedule says nothing.
@@ -60,6 +60,7 @@ def compile_schedule(graph: Graph, schedule: Schedule, target: Target) -> Progra
         verify_sharded(low.source, low.block)
     layout, over = allocate(_demands(graph, lowered), _activation_bytes(graph, lowered), target)
     refused.found.extend(over)
+    verify_memory(layout.memory)
     runs = _runs(graph, schedule, lowered, layout, target, refused)
     diagnostics = refused.all(len(lowered))
     if diagnostics:

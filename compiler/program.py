@@ -4,7 +4,7 @@ All sockets run the same program (SPMD); sizes are those of the busiest socket. 
 in seconds: a program can be simulated on a target that is faster or slower than the one it was compiled for.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ from compiler.canonical import identity
 from compiler.compulsory import Compulsory
 from compiler.ir.actions import Launch
 from compiler.ir.graph import Block, Pattern, Workload
+from compiler.placement import Buffer, SectionPlace
 
 PROGRAM_VERSION = 2
 
@@ -83,7 +84,8 @@ class Section:
     """Stages resident together. `tiles` loop tiles flow through; `prefetch_bytes` of SRAM let streams run ahead.
 
     tile_tokens: tokens of a loop tile (the last may have fewer); context_rows: rows that a step of streaming softmax
-    takes; experts: a row for each op of routed experts.
+    takes; experts: a row for each op of routed experts. buffers: what lies in SRAM; place: where everything lies, None
+    until `place` has run.
     """
 
     name: str
@@ -97,6 +99,8 @@ class Section:
     tile_tokens: int
     context_rows: int
     experts: tuple[ExpertTile, ...]
+    buffers: tuple[Buffer, ...] = ()
+    place: SectionPlace | None = None
 
 
 @dataclass(slots=True)
@@ -109,10 +113,22 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Extent:
+    """Bytes of a tier from `address` on: what `holds` says (weights, experts, kv, activations) of a block kind."""
+
+    block: str
+    holds: str
+    tier: str
+    address: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryMap:
     """Bytes a socket holds between executions, by class and tier, and what did not fit HBM.
 
-    spilled: bytes of weights and cache that a socket keeps in DDR because HBM is full.
+    spilled: bytes of weights and cache that a socket keeps in DDR because HBM is full. extents: where each class of
+    each block kind lies, all its layers after each other; those of a tier leave no gaps.
     """
 
     hbm_weights: int
@@ -121,6 +137,7 @@ class MemoryMap:
     ddr_weights: int
     ddr_kv: int
     spilled: int
+    extents: tuple[Extent, ...] = ()
 
     @property
     def hbm_bytes(self) -> int:
@@ -166,12 +183,22 @@ class Program:
         """Kernel launches a step."""
         return sum(1 if run.looped else run.times * len(run.sections) for run in self.runs)
 
+    @property
+    def placed(self) -> bool:
+        """Whether its sections have places on the grid."""
+        return all(s.place is not None for s in self.sections)
+
+    @property
+    def unplaced(self) -> "Program":
+        """The same program without places: what a tuner compares."""
+        runs = tuple(replace(r, sections=tuple(replace(s, place=None) for s in r.sections)) for r in self.runs)
+        return replace(self, runs=runs) if self.placed else self
+
     @cached_property
     def id(self) -> str:
         """Identity by what it was compiled from: the compiler is deterministic, so equal inputs are equal programs."""
-        return identity(
-            f"program{PROGRAM_VERSION}", [self.graph_id, self.schedule_id, self.target_id, self.compiler_version]
-        )
+        made_of = [self.graph_id, self.schedule_id, self.target_id, self.compiler_version, *(["placed"] * self.placed)]
+        return identity(f"program{PROGRAM_VERSION}", made_of)
 
     @cached_property
     def block(self) -> dict[str, Block]:

@@ -47,6 +47,16 @@ class Target:
     hbm_efficiency: float
     kv_stream_efficiency: float
     collective_step_s: float
+    tile_columns: int
+    tile_rows: int
+    tiles_across: int
+    tiles_down: int
+    grid_link_bytes_per_cycle: int
+    tile_link_bytes_per_cycle: int
+    grid_link_streams: int
+    hop_cycles: int
+    stage_hop_cycles: int
+    pmu_banks: int
     socket_counts: tuple[int, ...]
     provenance: tuple[tuple[str, Provenance], ...] = ()
 
@@ -122,7 +132,22 @@ def parse_target(text: str, where: str) -> Target:
     fitted = [key for key, origin in provenance if origin.kind == "fitted"]
     if len(fitted) > MAX_FITTED:
         raise InputError(f"target {where}", f"{len(fitted)} fitted numbers ({', '.join(fitted)}), at most {MAX_FITTED}")
+    _check_grid(values, f"target {where}")
     return Target(**values, provenance=tuple(provenance))
+
+
+def _check_grid(values: dict[str, Any], where: str) -> None:
+    """The cells of the grid are the units, banks divide a PMU, and the hops of a stage are part of its latency."""
+    cells = values["tile_columns"] * values["tile_rows"] * values["tiles_across"] * values["tiles_down"]
+    if not cells == values["pcus"] == values["pmus"]:
+        what = f"{cells} cells, {values['pcus']} PCUs and {values['pmus']} PMUs: a cell is one of each"
+        raise InputError(
+            f"{where}, the grid", what, "tiles_across x tiles_down x tile_columns x tile_rows = pcus = pmus"
+        )
+    if values["pmu_bytes"] % values["pmu_banks"]:
+        raise InputError(f"{where}, key 'pmu_banks'", f"{values['pmu_banks']} banks do not divide pmu_bytes")
+    if values["stage_hop_cycles"] > values["stage_latency_cycles"]:
+        raise InputError(f"{where}, key 'stage_hop_cycles'", "is more than stage_latency_cycles, which it is part of")
 
 
 def _keys_twice(node: Any) -> tuple[str, int] | None:

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 from compiler.ir.graph import Block, Op, Pattern, Role, Tensor, is_kept
 from compiler.ir.mesh import CollectiveKind, Layout, MeshAxis, Split, merged
-from compiler.program import Section
+from compiler.program import MemoryMap, Section
 
 
 class CompilerFault(AssertionError):
@@ -156,3 +156,14 @@ def verify_sections(block: Block, sections: tuple[Section, ...]) -> None:
                 raise CompilerFault(f"{section.name} {stage.op}: waits for stages {stage.preds}")
             if stage.pcus_used > max(1, stage.pcus):
                 raise CompilerFault(f"{section.name} {stage.op}: uses {stage.pcus_used} of {stage.pcus} PCUs")
+
+
+def verify_memory(memory: MemoryMap) -> None:
+    """The extents of each tier follow each other without gaps and sum up to what is used of it."""
+    used = {"hbm": 0, "ddr": 0}
+    for extent in memory.extents:
+        if extent.nbytes <= 0 or extent.address != used[extent.tier]:
+            raise CompilerFault(f"{extent} begins after {used[extent.tier]} bytes of its tier")
+        used[extent.tier] += extent.nbytes
+    if (used["hbm"], used["ddr"]) != (memory.hbm_bytes, memory.ddr_bytes):
+        raise CompilerFault(f"extents of {used} in a memory of {memory.hbm_bytes} and {memory.ddr_bytes} bytes")

@@ -15,7 +15,7 @@ from simulator.invariants import check
 from simulator.report import Bound, Cause, Report, SectionReport, ordered
 from simulator.timing import Pass, Rates, rates_of, section_pass
 
-SIMULATOR_VERSION = 2
+SIMULATOR_VERSION = 3
 _STEADY = 1e-12  # relative change of an iteration's time below which the loop has reached its steady state
 
 
@@ -42,7 +42,7 @@ def estimate(program: Program, target: Target, bound: Bound) -> Report:
     peak = w.sockets * target.hbm_bytes_per_s * latency
     report = Report(
         program_id=program.id,
-        fidelity="estimate",
+        fidelity="placed" if program.placed else "estimate",
         latency_s=latency,
         tokens_per_s_per_user=(1 if w.phase is Phase.DECODE else w.context) / latency,
         tokens_per_s=w.tokens / latency,

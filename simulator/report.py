@@ -15,7 +15,8 @@ class Cause(StrEnum):
     ACTIVATIONS = "activations"  # activations to and from HBM between sections
     COMPUTE = "compute"  # PCUs compute
     COLLECTIVE = "collective"  # sockets exchange values
-    FILL = "fill"  # pipeline and memory latency
+    NETWORK = "network"  # links and PMU ports of the grid, of a placed program
+    FILL = "fill"  # pipeline, hops and memory latency
     LAUNCH = "launch"  # launches and synchronisation between sections
 
 

@@ -5,6 +5,9 @@ follows them instead). HBM, DDR and links are single servers, so parallel branch
 with their stage unless prefetch reserved SRAM for them: then they use HBM while it idles, at most that many bytes
 ahead, in order, never across a launch, and never for routed experts, whose addresses the router decides.
 
+Where a section has a place on the grid, a stage pays the hops of its own routes, and takes no less time than the
+fullest link or PMU port that it uses, with what may run beside it. Without one it pays a fixed number of hops.
+
 Every second on the critical path is booked to one cause, so the breakdown sums to the latency.
 """
 
@@ -31,6 +34,10 @@ class Rates:
     latency_s: float
     hbm_latency_s: float
     ddr_latency_s: float
+    hop_s: float
+    usual_hops_s: float
+    grid_link: float
+    tile_link: float
 
 
 def rates_of(target: Target) -> Rates:
@@ -48,6 +55,10 @@ def rates_of(target: Target) -> Rates:
         latency_s=target.stage_latency_cycles / target.clock_hz,
         hbm_latency_s=target.hbm_latency_s,
         ddr_latency_s=target.ddr_latency_s,
+        hop_s=target.hop_cycles / target.clock_hz,
+        usual_hops_s=target.stage_hop_cycles / target.clock_hz,
+        grid_link=target.grid_link_bytes_per_cycle * target.clock_hz,
+        tile_link=target.tile_link_bytes_per_cycle * target.clock_hz,
     )
 
 
@@ -71,6 +82,21 @@ def stage_s(stage: Stage, r: Rates) -> tuple[float, str]:
     if ports >= compute and ports > 0:
         return ports, Cause.WEIGHTS
     return compute, Cause.COMPUTE
+
+
+def fill_s(section: Section, i: int, r: Rates) -> float:
+    """Latency of stage `i` from its first input to its first output: pipeline, PMUs, and the hops of its routes."""
+    if section.place is None:
+        return r.latency_s
+    return max(0.0, r.latency_s - r.usual_hops_s) + section.place.stages[i].hops * r.hop_s
+
+
+def network_s(section: Section, i: int, r: Rates) -> float:
+    """Least seconds of stage `i` for a loop tile on the links and PMU ports that it uses; 0 without a place."""
+    if section.place is None:
+        return 0.0
+    at = section.place.stages[i]
+    return max(at.link_bytes / r.grid_link, at.crossing_bytes / r.tile_link, at.port_bytes / r.port)
 
 
 def first_tile(section: Section, r: Rates, ahead: float, carried: bool) -> Pass:
@@ -118,10 +144,12 @@ def first_tile(section: Section, r: Rates, ahead: float, carried: bool) -> Pass:
             begin = ready if ready > link else link
             link = begin + s.link_bytes / r.link + s.link_steps * r.step_s
             supply, supplied = link, Cause.COLLECTIVE
-        fill = (1 + s.restarts) * r.latency_s
+        fill = (1 + s.restarts) * (r.latency_s if section.place is None else fill_s(section, i, r))
         end = ready + work
         if supply > end:
             end, cause = supply, supplied
+        if section.place is not None and ready + network_s(section, i, r) > end:
+            end, cause = ready + network_s(section, i, r), Cause.NETWORK
         if s.streams and follow > end:
             end, cause = follow, Cause.FILL
         first_out[i] = ready + fill if s.emits_early else end + fill
@@ -164,7 +192,7 @@ def interval(section: Section, r: Rates) -> tuple[float, str, float]:
     slowest, cause = 0.0, str(Cause.FILL)
     total: dict[str, float] = dict.fromkeys(_SERVERS, 0.0)
     spent: list[float] = []
-    for s in section.stages:
+    for i, s in enumerate(section.stages):
         moves = _moves(s, r)
         for why, time in moves.items():
             total[why] += time
@@ -173,13 +201,18 @@ def interval(section: Section, r: Rates) -> tuple[float, str, float]:
         supply = max(hbm, moves[Cause.DDR], moves[Cause.COLLECTIVE])
         if supply > work:
             work, why = supply, max(_SERVERS, key=lambda c: moves[c])
-        spent.append(work + (1 + s.restarts) * r.latency_s)
+        spent.append(work + (1 + s.restarts) * fill_s(section, i, r))
         turn = max((spent[p] for p in s.preds if section.stages[p].depth < 2), default=0.0)
         if spent[-1] + turn > slowest:
             slowest, cause = spent[-1] + turn, why
     hbm = total[Cause.WEIGHTS] + total[Cause.KV] + total[Cause.ACTIVATIONS]
     why = max((Cause.WEIGHTS, Cause.KV, Cause.ACTIVATIONS), key=lambda c: total[c])
-    for time, name in ((hbm, why), (total[Cause.DDR], Cause.DDR), (total[Cause.COLLECTIVE], Cause.COLLECTIVE)):
+    servers = [(hbm, why), (total[Cause.DDR], Cause.DDR), (total[Cause.COLLECTIVE], Cause.COLLECTIVE)]
+    if section.place is not None:
+        ports = max((at.port_bytes for at in section.place.stages), default=0)
+        links = max(section.place.link_bytes / r.grid_link, section.place.crossing_bytes / r.tile_link)
+        servers.append((max(links, ports / r.port), Cause.NETWORK))
+    for time, name in servers:
         if time > slowest:
             slowest, cause = time, name
     return slowest, cause, hbm

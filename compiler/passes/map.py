@@ -1,9 +1,9 @@
 """Pass 4, map: the ops of a section become stages with PCUs, PMU buffers and streams.
 
 Contract: what the schedule leaves open gets a deterministic heuristic (units in proportion to work, 90 % of the chip,
-as published for fused decoders). SRAM is allocated here, buffer by buffer in whole PMUs: a section that does not fit
-is refused with the largest buffers and the levers. PMU bandwidth is not modelled apart: a PMU is assumed to feed the
-port of the PCU beside it at full rate.
+as published for fused decoders). SRAM is allocated here, buffer by buffer in whole PMUs; where that does not fit and
+one loop tile is in flight, buffers share PMUs. A section that does not fit even so is refused with the largest buffers
+and the levers. PMU ports and links count once a program is placed (`compiler.place`).
 """
 
 from dataclasses import dataclass
@@ -12,8 +12,10 @@ from functools import lru_cache
 from compiler.diagnostic import Code, Diagnostic, quantity
 from compiler.ir.actions import ALL, Class
 from compiler.ir.graph import Block, Op, Pattern, Role, is_kept
+from compiler.passes.lifetimes import share
 from compiler.passes.partition import Span
 from compiler.passes.work import Edge, Tiling, Work, block_work
+from compiler.placement import Buffer, BufferKind
 from compiler.program import ExpertTile, Section, Stage
 from compiler.target import Target
 
@@ -75,12 +77,21 @@ def map_section(block: Block, span: Span, knobs: Knobs, target: Target) -> tuple
     """The section of ops `span`, and what keeps it from fitting the chip."""
     works = block_work(block, knobs.tiling, target)[span[0] : span[1]]
     holds = _holds(works, knobs)
-    for hold, share in [*((h, UNITS_SHARE) for h in holds), *((holds[-1], UNITS_SHARE / n) for n in (2, 4, 8))]:
-        units = _units(works, dict(knobs.units), target, share / knobs.residents)
-        section, stored = _build(works, units, hold, knobs, (block, span, target))
+    for hold, part in [*((h, UNITS_SHARE) for h in holds), *((holds[-1], UNITS_SHARE / n) for n in (2, 4, 8))]:
+        units = _units(works, dict(knobs.units), target, part / knobs.residents)
+        section = _build(works, units, hold, knobs, (block, span, target))
+        if section.sram_bytes * knobs.residents > target.sram_bytes and knobs.tiles == 1:
+            _shared(section, target)
         if section.sram_bytes * knobs.residents <= target.sram_bytes:
             break
-    return section, tuple(_refusals(section, stored, target))
+    return section, tuple(_refusals(section, target))
+
+
+def _shared(section: Section, target: Target) -> None:
+    """Count the PMUs of a section whose buffers share them, where those of one have been read when the other begins."""
+    numbers = share(section, [pmus_of(b.nbytes, b.copies, target) for b in section.buffers])
+    section.pmus = 1 + max((n for mine in numbers for n in mine), default=-1)
+    section.sram_bytes = section.pmus * target.pmu_bytes
 
 
 def _units(works: tuple[Work, ...], asked: dict[str, int], target: Target, share: float) -> list[int]:
@@ -135,6 +146,7 @@ class Wiring:
     walk: how many walks along the context end before each stage begins (a softmax reads all of it before it gives
     anything). Rows of a cache stream by: stages of another walk read them again.
     inner: tensors that are made here and read here.
+    readers: the stages here that read a tensor.
     """
 
     preds: tuple[tuple[int, ...], ...]
@@ -142,6 +154,7 @@ class Wiring:
     entry: dict[str, int]
     walk: tuple[int, ...]
     inner: frozenset[str]
+    readers: dict[str, tuple[int, ...]]
 
 
 @lru_cache(maxsize=4096)
@@ -164,7 +177,9 @@ def wiring(block: Block, span: Span) -> Wiring:
             seen.setdefault(name, []).append(level[i])
     entry = {n: 1 + max(at) - min(at) for n, at in seen.items()}
     inner = frozenset(n for op in ops for n in op.inputs if flow.producer.get(n, -1) >= span[0])
-    return Wiring(tuple(preds), tuple(lag), entry, tuple(walk), inner)
+    here = range(span[0], span[1])
+    readers = {n: tuple(r - span[0] for r in at if r in here) for n, at in flow.readers.items()}
+    return Wiring(tuple(preds), tuple(lag), entry, tuple(walk), inner, readers)
 
 
 def _ends_a_walk(op: Op) -> bool:
@@ -173,12 +188,12 @@ def _ends_a_walk(op: Op) -> bool:
 
 def _build(
     works: tuple[Work, ...], units: list[int], hold: tuple[bool, bool], knobs: Knobs, place: tuple[Block, Span, Target]
-) -> tuple[Section, list[tuple[str, int]]]:
-    """The section, and its buffers by name and bytes."""
+) -> Section:
+    """The section with its buffers."""
     block, span, target = place
     wires, flow, depths = wiring(block, span), dataflow(block), dict(knobs.depths)
     stages: list[Stage] = []
-    stored: list[tuple[str, int]] = []
+    stored: list[Buffer] = []
     read: set[tuple[str, int]] = set()
     several = knobs.tiles > 1
     for i, w in enumerate(works):
@@ -190,23 +205,39 @@ def _build(
         held = hold[1] if w.expert_bytes else hold[0]
         stage = _stage(w, units[i], depth, wires.preds[i])
         _streams(stage, w, (off_chip, out), block, knobs, held)
-        entry = {e.name: 1 + (wires.entry[e.name] if several else 1) for e in off_chip}
         copies = depth + wires.lag[i] - 1 if several else depth
-        buffers = [(f"{w.op} output", _output_bytes(e, copies, knobs.tiles, e.name in wires.inner)) for e in w.outputs]
-        buffers = [(n, b) for n, b in (*buffers, *_staging(w, stage, off_chip, entry, knobs, held)) if b]
-        stage.pmus = sum(-(-n // target.pmu_bytes) for _, n in buffers)
+        buffers = [*_outputs(i, w, copies, wires, knobs), *_staging(i, (w, stage, off_chip), wires, knobs, held)]
+        buffers = [b for b in buffers if b.nbytes]
+        stage.pmus = sum(pmus_of(b.nbytes, b.copies, target) for b in buffers)
         stored.extend(buffers)
         stages.append(stage)
     prefetch = knobs.prefetch if any(s.prefetchable and s.weight_bytes for s in stages) else 0
-    pmus = sum(s.pmus for s in stages) + -(-prefetch // target.pmu_bytes)
+    pmus = sum(s.pmus for s in stages)
     if prefetch:
-        stored.append(("prefetch", prefetch))
+        stored.append(Buffer("prefetch", 0, BufferKind.PREFETCH, prefetch, prefetch, prefetch, 2, (), True))
+        pmus += pmus_of(prefetch, 2, target)
     first, last = works[0].op, works[-1].op
     name = f"{block.kind}[{first}]" if first == last else f"{block.kind}[{first}..{last}]"
     sram, tiling = pmus * target.pmu_bytes, knobs.tiling
     experts = tuple(ExpertTile(w.op, w.regions, w.expert_rows) for w in works if w.expert_rows)
     sizes = (prefetch, sram, sum(units), pmus)
-    return Section(name, block.kind, tuple(stages), knobs.tiles, *sizes, tiling.tokens, tiling.context, experts), stored
+    tiled = (tiling.tokens, tiling.context, experts)
+    return Section(name, block.kind, tuple(stages), knobs.tiles, *sizes, *tiled, tuple(stored))
+
+
+def pmus_of(nbytes: int, copies: int, target: Target) -> int:
+    """PMUs of a buffer of its own. Even and odd loop tiles lie in different banks: one is written, one read."""
+    bank = target.pmu_bytes // target.pmu_banks
+    even, odd = even_odd(nbytes, copies)
+    return -(-(-(-even // bank) - (-odd // bank)) // target.pmu_banks)
+
+
+def even_odd(nbytes: int, copies: int) -> tuple[int, int]:
+    """Bytes of a buffer's even loop tiles and of its odd ones."""
+    if copies < 2:
+        return nbytes, 0
+    even = min(nbytes, -(-nbytes // copies) * ((copies + 1) // 2))
+    return even, nbytes - even
 
 
 def _leaves(edge: Edge, block: Block, flow: Flow, span: Span) -> bool:
@@ -291,25 +322,41 @@ def _output_bytes(e: Edge, copies: int, tiles: int, read_here: bool) -> int:
     return min(nbytes, copies * -(-e.total // tiles)) if e.whole and not read_here else nbytes
 
 
-def _staging(
-    w: Work, stage: Stage, off_chip: list[Edge], entry: dict[str, int], knobs: Knobs, held: bool
-) -> list[tuple[str, int]]:
-    """SRAM of what a stage takes from outside, `entry` tiles of it at once, and of its weights, held or in flight."""
-    out = []
-    for e in off_chip:
-        if e.role is Role.STATE:  # one sequence's state is at work while the next one's arrives
-            out.append((f"{e.name} stream", min(e.nbytes, 2 * e.nbytes // e.rows)))
-        elif e.rows > 1:  # rows of a cache, or what was expanded from one: two context tiles
-            out.append((f"{e.name} stream", min(e.nbytes, 2 * e.nbytes * knobs.tiling.context // e.rows)))
-        else:
-            out.append((f"{e.name} stream", e.nbytes * e.copies(entry[e.name])))
-    if w.resident_bytes:
-        flight = min(stage.weight_bytes + stage.ddr_bytes, 2 * STREAM_CHUNK * stage.pcus_used)
-        out.append((f"{w.op} weights", w.resident_bytes if held else flight))
+def _outputs(i: int, w: Work, copies: int, wires: Wiring, knobs: Knobs) -> list[Buffer]:
+    """The output buffers of stage `i`."""
+    name, out = f"{w.op} output", []
+    for e in w.outputs:
+        nbytes = _output_bytes(e, copies, knobs.tiles, e.name in wires.inner)
+        readers = wires.readers.get(e.name, ())
+        made = -(-e.total // knobs.tiles) if e.whole else e.nbytes
+        out.append(Buffer(name, i, BufferKind.OUTPUT, nbytes, e.nbytes, made, e.copies(copies), readers, not readers))
     return out
 
 
-def _refusals(section: Section, stored: list[tuple[str, int]], target: Target) -> list[Diagnostic]:
+def _staging(i: int, moved: tuple[Work, Stage, list[Edge]], wires: Wiring, knobs: Knobs, held: bool) -> list[Buffer]:
+    """SRAM of what stage `i` takes from outside, for as many tiles as there are between its readers, and of its
+    weights, held or in flight."""
+    w, stage, off_chip = moved
+    out = []
+    for e in off_chip:
+        copies = 1 + (wires.entry[e.name] if knobs.tiles > 1 else 1)
+        if e.role is Role.STATE:  # one sequence's state is at work while the next one's arrives
+            copies, nbytes = 2, min(e.nbytes, 2 * e.nbytes // e.rows)
+        elif e.rows > 1:  # rows of a cache, or what was expanded from one: two context tiles
+            copies, nbytes = 2, min(e.nbytes, 2 * e.nbytes * knobs.tiling.context // e.rows)
+        else:
+            copies = e.copies(copies)
+            nbytes = e.nbytes * copies
+        readers = tuple(r for r in wires.readers[e.name] if r > i and (e.rows < 2 or wires.walk[r] == wires.walk[i]))
+        out.append(Buffer(f"{e.name} stream", i, BufferKind.STREAM, nbytes, e.nbytes, e.nbytes, copies, readers, False))
+    if w.resident_bytes:
+        loaded = stage.weight_bytes + stage.ddr_bytes
+        nbytes = w.resident_bytes if held else min(loaded, 2 * STREAM_CHUNK * stage.pcus_used)
+        out.append(Buffer(f"{w.op} weights", i, BufferKind.WEIGHTS, nbytes, loaded, loaded, 1 if held else 2, (), held))
+    return out
+
+
+def _refusals(section: Section, target: Target) -> list[Diagnostic]:
     out = []
     if section.pcus > target.pcus:
         large = sorted(section.stages, key=lambda s: (-s.pcus, s.op))[:3]
@@ -329,9 +376,9 @@ def _refusals(section: Section, stored: list[tuple[str, int]], target: Target) -
             )
         )
     if section.sram_bytes > target.sram_bytes:
-        largest = sorted(stored, key=lambda x: (-x[1], x[0]))[:3]
+        largest = sorted(section.buffers, key=lambda b: (-b.nbytes, b.name))[:3]
         rule = "buffers resident together, in whole PMUs; largest: " + ", ".join(
-            f"{n} {quantity(b, 'bytes')}" for n, b in largest
+            f"{b.name} {quantity(b.nbytes, 'bytes')}" for b in largest
         )
         levers = (*_cut(section), f"a smaller tile {section.block} tokens", f"buffer {section.block} * depth=1")
         if section.prefetch_bytes:

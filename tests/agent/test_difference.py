@@ -92,8 +92,9 @@ def test_units_of_a_stage() -> None:
 def test_a_longer_context_changes_bytes_and_the_memory_map() -> None:
     found = by_group(program(), program(context=512))
     assert {(d.subject, d.field) for d in found["bytes"]} == {("gqa_dense attn.core", "kv_bytes")}
-    (kv,) = found["memory"]
+    (kv,) = (d for d in found["memory"] if d.subject == "memory")
     assert (kv.field, kv.after) == ("hbm_kv", 2 * kv.before)
+    assert ("gqa_dense kv", "nbytes", 2) in {(d.subject, d.field, d.after / d.before) for d in found["memory"]}
 
 
 def test_a_cut_leaves_the_stages_their_names() -> None:

@@ -14,6 +14,8 @@ from compiler.ir.dtype import Element, Scheme
 from compiler.ir.graph import Graph
 from compiler.ir.text import parse_schedule
 from compiler.pipeline import compile_schedule
+from compiler.place import place
+from compiler.program import Program
 from compiler.target import Target
 
 #: 128 rows and 128 columns of a matrix share a scale, as in DeepSeek-V3's checkpoint.
@@ -41,12 +43,15 @@ EXAMPLES: dict[Code, tuple[str, dict[str, Any], str, dict[str, int]]] = {
     Code.SECTION_OVER_SRAM: ("dense", {}, "prefetch gqa_dense nbytes=600MiB", {}),
     Code.HBM_OVER: ("dense", {}, "place * weights hbm\nplace * kv hbm", {"hbm_bytes": 1_000_000}),
     Code.DDR_OVER: ("dense", {}, "place * weights ddr", {"ddr_bytes": 100_000}),
+    Code.LINK_OVER_STREAMS: ("dense", {}, "fuse gqa_dense all", {"grid_link_streams": 1}),
 }  # fmt: skip
 
 
 def example(code: Code, graph: Callable[..., Graph], target: Target) -> Diagnostic:
     kind, changes, text, numbers = EXAMPLES[code]
-    result = compile_schedule(graph(kind, **changes), parse_schedule(text), replace(target, **numbers))
+    machine = replace(target, **numbers)
+    result = compile_schedule(graph(kind, **changes), parse_schedule(text), machine)
+    result = place(result, machine) if isinstance(result, Program) else result
     assert isinstance(result, tuple), f"{text!r} compiles"
     return next(d for d in result if d.code is code)
 

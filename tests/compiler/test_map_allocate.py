@@ -155,7 +155,8 @@ def test_refusals_carry_demand_bound_gap_and_levers(graph: Make, target: Target)
 
 
 def demand(cls: Class, gib: int, tier: Tier | None = None) -> Demand:
-    return Demand("b", cls, gib * GIB, tier)
+    moved = gib * GIB // 32 if cls is Class.EXPERTS else gib * GIB
+    return Demand("b", cls, gib * GIB, moved, tier)
 
 
 @pytest.mark.parametrize(

@@ -186,14 +186,22 @@ def test_one_tile_holds_nothing(graph: Make, target: Target) -> None:
 
 
 def test_spilled_weights_stream_from_ddr(graph: Make, target: Target) -> None:
-    """16 experts x 3 x 512 x 192 x 2 bytes x 3 layers = 27 MiB; HBM is 9 MiB short: a third of each stream is DDR's."""
+    """16 experts x 3 x 512 x 192 x 2 bytes x 3 layers = 27 MiB; HBM is 9 MiB and the table of the embedding short. A
+    step reads one row of the table: it goes first; then a third of each expert stream is DDR's."""
     g = graph("moe", sockets=1)
     whole = program_of(g, "", target).memory
     experts = 3 * 16 * 3 * 512 * 192 * 2
     assert experts == 27 * 2**20 and whole.spilled == 0
-    small = replace(target, hbm_bytes=whole.hbm_bytes - experts // 3)
+    table, row = 1000 * 512 * 2, 512 * 2
+    small = replace(target, hbm_bytes=whole.hbm_bytes - table - experts // 3)
     memory = program_of(g, "", small).memory
-    assert (memory.spilled, memory.ddr_weights, memory.ddr_kv) == (experts // 3, experts // 3, 0)
+    gone = table + experts // 3
+    assert (memory.spilled, memory.ddr_weights, memory.ddr_kv) == (gone, gone, 0)
+    assert [(e.block, e.holds, e.address, e.nbytes) for e in memory.extents if e.tier == "ddr"] == [
+        ("embed", "weights", 0, table), ("gqa_moe", "experts", table, experts // 3)
+    ]  # fmt: skip
+    gather = stage(g, "", small, "embed.gather")
+    assert (gather.weight_bytes, gather.ddr_bytes) == (0, row)
     assert memory.hbm_bytes == small.hbm_bytes and memory.hbm_kv == whole.hbm_kv
     before, after = (stage(g, "", t, "ffn.experts_up") for t in (target, small))
     assert after.ddr_bytes == ceil(before.weight_bytes / 3)
