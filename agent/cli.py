@@ -1,8 +1,8 @@
 """The command line. Only typer is imported before a command is known: `rdutune --help` answers at once.
 
-Exit codes: 0 done; 1 failed (the schedule does not compile, nothing fits, or a fault of ours); 2 bad usage or input;
-130 interrupted; 141 nobody reads the output any more. With --json, stdout is one JSON object and nothing else: the
-result, or the diagnostics when the exit code is 1. Messages go to stderr.
+Exit codes: 0 done; 1 failed (the schedule does not compile, nothing fits, a fault of ours), or `diff` found something;
+2 bad usage or input; 130 interrupted; 141 nobody reads the output any more. With --json, stdout is one JSON object and
+nothing else: the result, or the diagnostics when the exit code is 1. Messages go to stderr.
 """
 
 import os
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from agent.ending import complain, fault, flushed, unread
 from agent.options import (
     STORE,
     AsJson,
@@ -18,9 +19,13 @@ from agent.options import (
     Context,
     Door,
     Emit,
+    EmitRules,
     Evals,
+    FileA,
+    FileB,
     Levels,
     Model,
+    ModelOrProgram,
     Models,
     Mtp,
     Out,
@@ -31,6 +36,7 @@ from agent.options import (
     Store,
     TargetName,
     Weights,
+    given,
 )
 
 if TYPE_CHECKING:
@@ -154,15 +160,17 @@ def describe(
 def compile_command(
     model: Model, schedule: ScheduleName = "o3", emit: Emit = "", sockets: Sockets = 8, phase: PhaseName = "decode",
     batch: Batch = 1, context: Context = None, target: TargetName = "sn40l", weights: Weights = "auto",
-    frontend: Door = "auto", mtp: Mtp = False, as_json: AsJson = False,
+    frontend: Door = "auto", mtp: Mtp = False, emit_rules: EmitRules = "", as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compile MODEL: the program, or every reason why not."""
     from agent.report import dumps, workload_json
     from agent.runfolder import write_file
     from compiler.frontend import model_summary
+    from compiler.fusion_rules import print_rules
     from compiler.pipeline import compile_schedule
     from compiler.place import place
     from compiler.program import Program
+    from compiler.program_json import print_program
 
     settings = _settings(
         model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights,
@@ -175,7 +183,9 @@ def compile_command(
     if not isinstance(program, Program):
         raise _refused(program, f"{found.name} with {schedule}", as_json)
     if emit:
-        write_file(emit, "--emit", dumps(program.to_json()))
+        write_file(emit, "--emit", print_program(program))
+    if emit_rules:
+        write_file(emit_rules, "--emit-rules", print_rules(program))
     if as_json:
         head = {"model": model_summary(found), "workload": workload_json(graph.workload), "schedule": steps.text}
         _print(dumps({**head, "program_id": program.id, "launches": program.launches, "program": program.to_json()}))
@@ -187,35 +197,44 @@ def compile_command(
     line(screen, "workload", workload_words(graph, machine))
     line(screen, "schedule", f"{schedule}, {len(steps.actions)} actions, {steps.id}")
     show_program(screen, program, machine)
-    if emit:
-        line(screen, "written", emit)
+    for written in filter(None, (emit, emit_rules)):
+        line(screen, "written", written)
 
 
 @app.command()
 def simulate(
-    model: Model, schedule: ScheduleName = "o3", sockets: Sockets = 8, phase: PhaseName = "decode", batch: Batch = 1,
-    context: Context = None, target: TargetName = "sn40l", weights: Weights = "auto", frontend: Door = "auto",
-    mtp: Mtp = False, as_json: AsJson = False,
+    ctx: typer.Context, model: ModelOrProgram, schedule: ScheduleName = "o3", sockets: Sockets = 8,
+    phase: PhaseName = "decode", batch: Batch = 1, context: Context = None, target: TargetName = "sn40l",
+    weights: Weights = "auto", frontend: Door = "auto", mtp: Mtp = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
-    """Compile and simulate one step of MODEL under a schedule."""
-    from agent.evaluate import Fidelity, Measured, Rejected, evaluate
+    """Compile and simulate one step of MODEL under a schedule, or a program file as it is."""
+    from agent.evaluate import placed_pair
+    from agent.programs import program_file, simulate_file, simulation_json
     from agent.report import dumps, warning_lines, workload_json
     from compiler.frontend import model_summary
 
+    program = program_file(model)
+    if program is not None:
+        machine, result = simulate_file(model, program, given(ctx))
+        if as_json:
+            _print(dumps(simulation_json(program, machine, result)))
+            return
+        from agent.summary import console, show_simulation
+
+        show_simulation(console(), os.path.basename(model), program, (machine, result))
+        return
     settings = _settings(
         model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights,
         frontend=frontend, mtp=mtp,
     )  # fmt: skip
     found, graph, machine, steps = _scheduled(settings, schedule)
-    result, placed = (evaluate(graph, steps, machine, f) for f in (Fidelity.ESTIMATE, Fidelity.PLACED))
-    for evaluation in (result, placed):
-        if isinstance(evaluation, Rejected):
-            raise _refused(evaluation.diagnostics, f"{found.name} with {schedule}", as_json)
-    assert isinstance(result, Measured) and isinstance(placed, Measured)
-    warnings = warning_lines(found, graph, machine, result.report)
+    unplaced, placed, refused = placed_pair(graph, steps, machine)
+    if unplaced is None or placed is None:
+        raise _refused(refused, f"{found.name} with {schedule}", as_json)
+    warnings = warning_lines(found, graph, machine, placed.report)
     if as_json:
         head = {"model": model_summary(found), "workload": workload_json(graph.workload), "schedule": steps.text}
-        figures = {"report": result.report.to_json(), "placed": placed.report.to_json()}
+        figures = {"report": placed.report.to_json(), "unplaced": unplaced.report.to_json()}
         _print(dumps({**head, **figures, "warnings": list(warnings)}))
         return
     from agent.summary import console, line, model_lines, show_report, workload_words
@@ -226,7 +245,25 @@ def simulate(
     for text in warnings:
         line(screen, "warning", text, "bold yellow")
     screen.print()
-    show_report(screen, os.path.basename(schedule), result, placed, graph.workload)
+    show_report(screen, os.path.basename(schedule), placed, graph.workload, unplaced)
+
+
+@app.command()
+def diff(a: FileA, b: FileB, as_json: AsJson = False) -> None:
+    """Show what differs between two schedule files or two program files; exit code 1 where they differ."""
+    from agent.difference import difference_lines, differences_json
+    from agent.programs import compare_files
+    from agent.report import dumps
+
+    kind, found = compare_files(a, b)
+    if as_json:
+        _print(dumps(differences_json(kind, found)))
+    else:
+        from agent.summary import console, show_differences
+
+        show_differences(console(), kind, list(difference_lines(found)))
+    if found:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -343,53 +380,18 @@ def run(arguments: "Sequence[str]") -> int:
     try:
         app(args=list(arguments), prog_name="rdutune")
     except InputError as error:
-        return _complain(f"{error.where}: {error.what}", error.right, 2)
+        return complain(f"{error.where}: {error.what}", error.right, 2)
     except KeyboardInterrupt:
         return 130
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):
-            return _unread()
-        return _flushed(int(end.code or 0))
+            return unread()
+        return flushed(int(end.code or 0))
     except OSError as error:  # a disk that is full, a file that may not be read: neither ours nor a bad argument
-        return _complain(str(error), "", 1)
+        return complain(str(error), "", 1)
     except Exception as error:  # noqa: BLE001  the job boundary: whatever else arrives here is a fault of ours
-        return _fault(error)
+        return fault(error, _Debug.on)
     return 0
-
-
-def _flushed(code: int) -> int:
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        return _unread()
-    except OSError as error:
-        _unread()
-        return _complain(f"the output cannot be written ({error.strerror})", "", 1)
-    return code
-
-
-def _fault(error: Exception) -> int:
-    if _Debug.on:
-        import traceback
-
-        traceback.print_exc()
-    hint = "This is a bug in rdutune, not in your input." + ("" if _Debug.on else " `rdutune --debug ...` shows where.")
-    return _complain(f"fault: {type(error).__name__}: {error}", hint, 1)
-
-
-def _complain(what: str, right: str, code: int) -> int:
-    """One screen on stderr: foreign text cleaned, long text cut, line breaks of `right` kept (a caret stands in it)."""
-    from agent.words import clean
-
-    lines = [f"rdutune: {clean(what, 900)}", *(f"  {clean(text, 300)}" for text in right.splitlines()[:12])]
-    sys.stderr.write("\n".join(lines) + "\n")
-    return code
-
-
-def _unread() -> int:
-    """Nobody reads stdout any more: end as a shell expects, without a second complaint at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.__stdout__.fileno())  # type: ignore[union-attr]
-    return 141
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from compiler.diagnostic import Diagnostic
 from compiler.frontend import Model, model_summary
 from compiler.ir.graph import Graph, Phase, Workload
 from compiler.ir.schedule import Schedule
+from compiler.program import Program
 from compiler.target import Target
 from simulator.report import Bound, Report
 
@@ -141,7 +142,7 @@ def warning_lines(model: Model, graph: Graph, target: Target, report: Report) ->
     )
 
 
-def memory_lines(graph: Graph, target: Target, report: Report) -> tuple[str, ...]:
+def memory_lines(graph: Graph | Program, target: Target, report: Report) -> tuple[str, ...]:
     """What does not fit HBM, what that costs and what would help; empty where everything fits."""
     if not report.memory_ddr_bytes:
         return ()
@@ -162,7 +163,7 @@ def memory_lines(graph: Graph, target: Target, report: Report) -> tuple[str, ...
     )
 
 
-def memory_levers(graph: Graph, target: Target, held: int) -> tuple[str, ...]:
+def memory_levers(graph: Graph | Program, target: Target, held: int) -> tuple[str, ...]:
     """What makes a model smaller or the machine larger, where that is still possible. held: bytes a socket keeps."""
     w, out = graph.workload, []
     stored = graph.weight_nbytes + graph.kv_nbytes

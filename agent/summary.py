@@ -11,7 +11,7 @@ from rich.text import Text
 
 from agent.evaluate import Evaluation, Measured, Rejected
 from agent.explain import Explanation, limits
-from agent.report import warning_lines
+from agent.report import memory_lines, warning_lines
 from agent.trial import Onboarding
 from agent.words import bound_words, clean, count, decimal_bytes, nbytes, percent, rate, seconds
 from compiler.frontend import Model, model_summary
@@ -111,7 +111,7 @@ def model_lines(out: Console, model: Model) -> None:
     line(out, "", f"{count(m['params'])} parameters, {count(m['active_params'])} active a token; {layers}")
 
 
-def workload_words(graph: Graph, target: Target) -> str:
+def workload_words(graph: Graph | Program, target: Target) -> str:
     w = graph.workload
     sequence = "sequence" if w.batch == 1 else "sequences"
     tokens = f"context {w.context:,}" if w.phase is Phase.DECODE else f"prompt of {w.context:,} tokens"
@@ -233,10 +233,11 @@ def show_places(out: Console, program: Program, target: Target) -> None:
     out.print()
 
 
-def show_report(out: Console, name: str, measured: Measured, placed: Measured, w: Workload) -> None:
-    """A simulated step: key figures without places and with them, then its sections as placed, slowest first."""
-    r = placed.report
-    show_evaluations(out, [(name, measured), ("placed", placed)], w, r.bound)
+def show_report(out: Console, name: str, measured: Measured, w: Workload, unplaced: Measured | None = None) -> None:
+    """A simulated step: key figures, where there are some also without places, then sections, slowest first."""
+    r = measured.report
+    rows = [(name, unplaced), ("placed", measured)] if unplaced else [(name, measured)]
+    show_evaluations(out, rows, w, r.bound)
     out.print()
     line(out, "limits", limit_words(r))
     hbm = f"HBM reads {nbytes(r.hbm_read_bytes)}, writes {nbytes(r.hbm_write_bytes)}"
@@ -252,6 +253,29 @@ def show_report(out: Console, name: str, measured: Measured, placed: Measured, w
     out.print(grid)
     if len(r.sections) > 20:
         out.print(f"and {len(r.sections) - 20} faster sections: --json lists all")
+
+
+def show_simulation(out: Console, name: str, program: Program, simulated: tuple[Target, Measured]) -> None:
+    """A simulated program file: as from its model, but for what only the model knows."""
+    target, measured = simulated
+    line(out, "program", f"{program.model}, {program.id}", "bold")
+    line(out, "workload", workload_words(program, target))
+    for text in memory_lines(program, target, measured.report):
+        line(out, "warning", text, "bold yellow")
+    out.print()
+    show_report(out, name, measured, program.workload)
+
+
+def show_differences(out: Console, kind: str, lines: Sequence[tuple[str, str]]) -> None:
+    """What differs: groups, and signed lines below them."""
+    for sign, text in lines:
+        if not sign:
+            out.print(Text(text, style="bold"))
+            continue
+        style = {"+": "green", "-": "red"}.get(sign, "")
+        hanging(out, f"{sign} {text}", 2, style)
+    if not lines:
+        out.print(f"the {kind} are equal")
 
 
 def show_facts(out: Console, rows: Sequence[dict[str, Any]]) -> None:

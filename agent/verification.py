@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from agent.settings import Settings
 from compiler.errors import InputError
 from compiler.frontend import open_door
-from compiler.frontend.door import has_class
-from compiler.frontend.oracle import Check, Level, checks
+from compiler.frontend.door import Frontend, has_class
+from compiler.frontend.oracle import COUNTED, Check, Level, checks
 from compiler.frontend.python_file import python_place
 
 if TYPE_CHECKING:
@@ -44,14 +44,14 @@ class Row:
 
 def verification(asked: Sequence[Settings], level: str) -> tuple[Row, ...]:
     """A row for each. A single model that cannot be read is an InputError; of several it is a row that says so."""
-    levels = tuple(Level) if level == "all" else (Level(level),)
+    levels = COUNTED if level == "all" else tuple(c for c in COUNTED if c == level)
     rows: list[Row] = []
     for settings in asked:
         alone = False
         try:
             model = open_door(settings.model, settings.frontend, settings.captures)
             alone = python_place(settings.model) is None and not has_class(settings.model)
-            compared = checks(model.graph, settings.model, levels)
+            compared = checks(model.graph, settings.model, levels) + _outputs(settings, level)
         except InputError as error:
             if len(asked) == 1:
                 raise
@@ -59,6 +59,18 @@ def verification(asked: Sequence[Settings], level: str) -> tuple[Row, ...]:
         else:
             rows.append(Row(model.name, str(model.door), compared))
     return tuple(rows)
+
+
+def _outputs(settings: Settings, level: str) -> tuple[Check, ...]:
+    """The comparison of outputs where it is asked for; with everything, where the type's meaning is written down."""
+    from agent.outputs.check import is_written, outputs
+
+    if level == Level.OUTPUTS:
+        if settings.frontend is Frontend.CAPTURE:
+            raise InputError("--level outputs", "a traced class is not executed", "--frontend spec")
+        return (outputs(settings.model),)
+    every = level == "all" and settings.frontend is not Frontend.CAPTURE
+    return (outputs(settings.model),) if every and is_written(settings.model) else ()
 
 
 def show(out: "Console", rows: Sequence[Row]) -> None:

@@ -57,7 +57,12 @@ def schedule_for(name: str, graph: Graph, target: Target) -> Schedule:
     """
     if name in PRESETS:
         return preset(name, graph, target)
-    text = _read(name)
+    right = f"a schedule file, or a preset: {', '.join(PRESETS)}"
+    return read_schedule(read_text(name, f"--schedule {name}", right, MAX_SCHEDULE_BYTES, PRESETS), name)
+
+
+def read_schedule(text: str, name: str) -> Schedule:
+    """The schedule in a file called `name`: JSON if it ends in .json, else text. InputError for what is none."""
     if not name.endswith(".json"):
         return parse_schedule(text, name)
     try:
@@ -68,17 +73,18 @@ def schedule_for(name: str, graph: Graph, target: Target) -> Schedule:
         raise InputError(name, f"not a schedule: {error}") from None
 
 
-def _read(name: str) -> str:
-    path, where = Path(name), f"--schedule {name}"
-    right = f"a schedule file, or a preset: {', '.join(PRESETS)}"
+def read_text(name: str, where: str, right: str, most: int, words: tuple[str, ...] = ()) -> str:
+    """The UTF-8 text of a file of at most `most` bytes. InputError (`where`, `right`) where there is none; `words` are
+    what else might have been meant."""
+    path = Path(name)
     try:
         with path.open("rb") as file:  # a pipe will do, an endless one will not
-            content = file.read(MAX_SCHEDULE_BYTES + 1)
-        if len(content) > MAX_SCHEDULE_BYTES:
-            raise InputError(where, f"is larger than {MAX_SCHEDULE_BYTES:,} bytes: no schedule is", right)
+            content = file.read(most + 1)
+        if len(content) > most:
+            raise InputError(where, f"is larger than {most:,} bytes", right)
         return content.decode("utf-8-sig")
     except FileNotFoundError:
-        raise InputError(where, f"no such file; {nearest(name, PRESETS)}".rstrip("; "), right) from None
+        raise InputError(where, f"no such file; {nearest(name, words)}".rstrip("; "), right) from None
     except UnicodeDecodeError as error:
         raise InputError(where, f"byte {error.start} is not UTF-8 text", right) from None
     except (OSError, ValueError) as error:

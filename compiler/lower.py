@@ -4,6 +4,7 @@ What an action asks of a block that does not have it is refused here; an action 
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeVar
 
 from compiler.diagnostic import NOT_HERE, Code, Diagnostic, Refusals
@@ -27,7 +28,7 @@ from compiler.ir.actions import (
     Units,
     known,
 )
-from compiler.ir.graph import Block, Graph, Pattern, Phase, Tensor
+from compiler.ir.graph import Block, Graph, Pattern, Phase, Role, Tensor
 from compiler.ir.schedule import Schedule
 from compiler.passes.partition import Span, partition_block
 from compiler.passes.rewrite import rewrite_block
@@ -90,6 +91,33 @@ def unknown_blocks(graph: Graph, schedule: Schedule) -> list[Diagnostic]:
             if kind != ALL and kind not in graph.block:
                 hint = f"no block kind {kind!r} in {graph.model}; {nearest(kind, kinds)}".rstrip("; ")
                 out.append(Diagnostic(Code.UNKNOWN_BLOCK, action.family, hint, levers=(f"kinds: {', '.join(kinds)}",)))
+    return out
+
+
+@lru_cache(maxsize=256)
+def _loans(graph: Graph) -> tuple[tuple[str, str, str], ...]:
+    """(borrower, lender, cache) of block kinds: who reads a cache, and who may store it: of the same name and sizes."""
+    borrowed = [(b, t) for b in graph.blocks for t in map(b.tensor.get, b.inputs) if t and t.role is Role.BORROWED]
+    return tuple(
+        (block.kind, lender.kind, cache.name)
+        for block, cache in borrowed
+        for lender in graph.blocks
+        for stored in lender.stored
+        if (stored.name, stored.dims) == (cache.name, cache.dims)
+    )
+
+
+def loan_refusals(graph: Graph, lowered: dict[str, "Lowered"]) -> list[Diagnostic]:
+    """Caches of which a borrower reads what its socket does not store: a lender may split no dimension otherwise."""
+    out = []
+    for borrower, lender, cache in _loans(graph):
+        read, stored = (lowered[kind].block.tensor[cache].layout.splits for kind in (borrower, lender))
+        apart = [s for s in stored if s not in read]
+        if apart:
+            how = ", ".join(f"{s.dim} {s.axis.ways} ways" for s in apart)
+            rule = f"{lender} stores it split along {how}, so a socket that reads it as {borrower} does has not all"
+            levers = (f"shard {borrower} and {lender} alike", "split_kv with the same ways")
+            out.append(Diagnostic(Code.SHARD_MESH, f"{borrower} {cache}", rule, levers=levers))
     return out
 
 

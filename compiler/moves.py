@@ -37,7 +37,7 @@ from compiler.ir.actions import (
 )
 from compiler.ir.graph import Block, Graph, Phase
 from compiler.ir.schedule import Schedule
-from compiler.lower import Refused, ahead_bytes, default_tile, lacks, lower
+from compiler.lower import Refused, ahead_bytes, default_tile, lacks, loan_refusals, lower
 from compiler.passes.partition import Span, partition_block
 from compiler.passes.rewrite import CORES, rewrite_block
 from compiler.passes.shard import shard_block, splittable
@@ -94,7 +94,7 @@ class View:
 def _refused(view: View) -> frozenset[tuple[str, str]]:
     refused, sockets = Refused(), view.graph.workload.sockets
     lowered = {b.kind: lower(b, view.schedule, sockets, refused) for b in view.graph.blocks}
-    found = {(str(d.code), d.subject) for d in refused.all(len(lowered))}
+    found = {(str(d.code), d.subject) for d in (*refused.all(len(lowered)), *loan_refusals(view.graph, lowered))}
     for loop in (a for a in view.schedule.actions if isinstance(a, Loop)):
         apart = (k for k in _loop_kinds(view, loop) if k in lowered and len(lowered[k].spans) > 1)
         found.update((f"{Code.LOOP_BODY_NOT_ONE_SECTION}", k) for k in apart)

@@ -7,6 +7,7 @@ same inputs give the same program, byte for byte. A bug here raises; a bad sched
 
 from functools import lru_cache
 
+from compiler.compulsory import compulsory_of
 from compiler.diagnostic import Code, Diagnostic
 from compiler.ir.actions import (
     ALL,
@@ -27,7 +28,7 @@ from compiler.ir.actions import (
 )
 from compiler.ir.graph import Graph, is_kept
 from compiler.ir.schedule import Schedule
-from compiler.lower import Lowered, Refused, default_tile, lower, unknown_blocks
+from compiler.lower import Lowered, Refused, default_tile, loan_refusals, lower, unknown_blocks
 from compiler.passes.allocate import Demand, Layout, allocate, demands
 from compiler.passes.map import Knobs, crossing_bytes, map_section
 from compiler.passes.work import Tiling
@@ -52,6 +53,7 @@ def compile_schedule(graph: Graph, schedule: Schedule, target: Target) -> Progra
     if refused.found:
         return tuple(refused.found)
     lowered = {b.kind: lower(b, schedule, graph.workload.sockets, refused) for b in graph.blocks}
+    refused.found.extend(() if refused.found else loan_refusals(graph, lowered))
     if refused.found:
         return refused.all(len(lowered))
     for low in lowered.values():
@@ -71,11 +73,15 @@ def compile_schedule(graph: Graph, schedule: Schedule, target: Target) -> Progra
         COMPILER_VERSION,
         graph.model,
         graph.workload,
-        str(mode),
+        mode,
         runs,
         layout.memory,
         graph.weight_nbytes,
         graph.kv_nbytes,
+        graph.weight_elements,
+        compulsory_of(graph),
+        target.name,
+        tuple(low.block for low in lowered.values()),
     )
 
 

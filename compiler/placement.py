@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 Range = tuple[int, int]
-#: In routes, what is outside the section: HBM, DDR, other sockets, the iteration before.
-OUTSIDE = -1
 
 
 class BufferKind(StrEnum):
@@ -66,10 +64,11 @@ class BufferPlace:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What one stage sends another a loop tile, or what goes in or out (`OUTSIDE`). hops: of its longest branch."""
+    """What one stage sends another a loop tile, by name; empty for what is outside: memory, other sockets, the
+    iteration before. hops: of its longest branch."""
 
-    producer: int
-    consumer: int
+    producer: str
+    consumer: str
     nbytes: int
     branches: int
     hops: int

@@ -4,15 +4,17 @@ All sockets run the same program (SPMD); sizes are those of the busiest socket. 
 in seconds: a program can be simulated on a target that is faster or slower than the one it was compiled for.
 """
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from compiler.canonical import identity
-from compiler.ir.graph import Workload
+from compiler.compulsory import Compulsory
+from compiler.ir.actions import Launch
+from compiler.ir.graph import Block, Pattern, Workload
 from compiler.placement import Buffer, SectionPlace
 
-PROGRAM_VERSION = 1
+PROGRAM_VERSION = 2
 
 
 @dataclass(slots=True)
@@ -42,7 +44,7 @@ class Stage:
     """
 
     op: str
-    pattern: str
+    pattern: Pattern
     pcus: int
     pcus_used: int
     pmus: int
@@ -68,10 +70,21 @@ class Stage:
     depth: int
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertTile:
+    """How an op of routed experts runs: on `regions` regions of the chip, in tiles of `rows` rows an expert."""
+
+    op: str
+    regions: int
+    rows: int
+
+
 @dataclass(slots=True)
 class Section:
     """Stages resident together. `tiles` loop tiles flow through; `prefetch_bytes` of SRAM let streams run ahead.
 
+    tile_tokens: tokens of a loop tile (the last may have fewer); context_rows: rows that a step of streaming softmax
+    takes; experts: a row for each op of routed experts.
     buffers: what lies in SRAM; place: where everything lies, None until `place` has run.
     """
 
@@ -83,6 +96,9 @@ class Section:
     sram_bytes: int
     pcus: int
     pmus: int
+    tile_tokens: int
+    context_rows: int
+    experts: tuple[ExpertTile, ...]
     buffers: tuple[Buffer, ...] = ()
     place: SectionPlace | None = None
 
@@ -134,7 +150,13 @@ class MemoryMap:
 
 @dataclass(frozen=True)
 class Program:
-    """A compiled schedule: runs in order, the launch mode, and the memory map of a socket."""
+    """A compiled schedule: runs in order, the launch mode, and the memory map of a socket.
+
+    blocks: what a socket executes, one block a kind, with the layouts of its tensors; a section's stages are ops of its
+    block, in order. They are the compiler's own and compared by object: two programs are the same if their JSON is.
+    weight_elements, weight_nbytes, kv_nbytes: of the model, each tensor once, on all sockets together; compulsory: what
+    no schedule of it avoids. target: the name of what it was compiled for.
+    """
 
     graph_id: str
     schedule_id: str
@@ -142,11 +164,15 @@ class Program:
     compiler_version: int
     model: str
     workload: Workload
-    launch: str
+    launch: Launch
     runs: tuple[Run, ...]
     memory: MemoryMap
     weight_nbytes: int
     kv_nbytes: int
+    weight_elements: int
+    compulsory: Compulsory
+    target: str
+    blocks: tuple[Block, ...]
 
     @cached_property
     def sections(self) -> tuple[Section, ...]:
@@ -168,7 +194,19 @@ class Program:
         made_of = [self.graph_id, self.schedule_id, self.target_id, self.compiler_version, *(["placed"] * self.placed)]
         return identity(f"program{PROGRAM_VERSION}", made_of)
 
+    @cached_property
+    def block(self) -> dict[str, Block]:
+        return {b.kind: b for b in self.blocks}
+
     def to_json(self) -> dict[str, Any]:
-        out = asdict(self)
-        out["workload"]["phase"] = str(self.workload.phase)
-        return {"version": PROGRAM_VERSION, **out}
+        """The program as JSON: `compiler.program_json` has the form."""
+        from compiler.program_json import program_to_json
+
+        return program_to_json(self)
+
+    @classmethod
+    def from_json(cls, value: Any, where: str = "program") -> "Program":
+        """The inverse of `to_json`. InputError names the place that is wrong, and what would be right."""
+        from compiler.program_json import program_from_json
+
+        return program_from_json(value, where)

@@ -7,6 +7,7 @@ sections; this module has launches, loops and the report.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from compiler.ir.actions import Launch
 from compiler.ir.graph import Phase
 from compiler.program import Program, Run
 from compiler.target import Target
@@ -32,7 +33,7 @@ class _Totals:
 def estimate(program: Program, target: Target, bound: Bound) -> Report:
     """Report of one step of `program` on `target`. Raises SimulatorFault if the figures break a law."""
     r, totals = rates_of(target), _Totals()
-    launch_s = target.launch_hardware_s if program.launch == "hardware" else target.launch_software_s
+    launch_s = target.launch_hardware_s if program.launch == Launch.HARDWARE else target.launch_software_s
     sections: list[SectionReport] = []
     for run in program.runs:
         run_time(run, r, launch_s, totals, sections)

@@ -116,6 +116,12 @@ class Facts:
             raise self.error(fact, f"is {describe(value)}", "a positive number")
         return self._take(fact, found, value)
 
+    def cap(self, fact: str, usual: float | None) -> bool:
+        """Whether there is a soft cap: a number, none where the config says null, `usual` where it is silent."""
+        if self.find(fact) is None and self.states(fact):
+            return False
+        return self.number(fact, usual) is not None
+
     def word(self, fact: str, known: tuple[str, ...], default: str) -> str:
         """One of `known`; `default` when absent (recorded as assumed)."""
         found = self.find(fact)

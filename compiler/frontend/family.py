@@ -60,7 +60,8 @@ def stated_vocabulary(facts: Facts) -> int:
 class Family:
     """How a `model_type` is read. `config_class` is empty where transformers has no class of that type.
 
-    tied: whether the head is the embedding when the config is silent; always_tied: whatever it says.
+    tied: whether the head is the embedding when the config is silent; always_tied: whatever it says; never_tied: the
+    class has a head of its own, and a config that says otherwise is refused.
     """
 
     architecture: str
@@ -71,6 +72,7 @@ class Family:
     adjust: tuple[Adjust, ...] = ()
     tied: bool = False
     always_tied: bool = False
+    never_tied: bool = False
     activation: str = "silu"
     count: Callable[[Facts], int] = stated_layers
     vocabulary: Callable[[Facts], int] = stated_vocabulary
@@ -78,7 +80,10 @@ class Family:
     def read_tied(self, facts: Facts) -> bool:
         """Whether the head is the embedding."""
         if not self.always_tied:
-            return facts.flag("tied", self.tied)
+            tied = facts.flag("tied", self.tied)
+            if tied and self.never_tied:
+                raise facts.error("tied", f"is true, and {self.architecture} has a head of its own", "false, or no key")
+            return tied
         facts.ignore("tied", f"the class of {facts.family} shares the table whatever the config says")
         return True
 
@@ -120,7 +125,12 @@ def bias_everywhere(facts: Facts, shell: Shell) -> Shell:
 
 def soft_logits(facts: Facts, shell: Shell) -> Shell:
     """`final_logit_softcapping`: a number, or none."""
-    return replace(shell, softcap=facts.number("logit_softcap") is not None)
+    return replace(shell, softcap=facts.cap("logit_softcap", None))
+
+
+def usual_soft_logits(facts: Facts, shell: Shell) -> Shell:
+    """The same; 30 where the config is silent (Gemma 2 and 3n, VaultGemma)."""
+    return replace(shell, softcap=facts.cap("logit_softcap", 30.0))
 
 
 def residual_before_norm(facts: Facts, shell: Shell) -> Shell:

@@ -13,6 +13,15 @@ from compiler.frontend.spec import Dense, ExpertNames, Ffn, MoE, Scoring
 Ffns = tuple[Ffn | None, ...]
 
 SOFTMAX: Final = Scoring()
+#: What gates are multiplied by where the config is silent: the classes' own numbers; 1 for all others.
+USUAL_SCALES: Final = {
+    "deepseek_v3": 2.5,
+    "deepseek_v32": 2.5,
+    "exaone_moe": 2.5,
+    "glm_moe_dsa": 2.5,
+    "glm4_moe_lite": 1.8,
+    "kimi_linear": 2.446,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,12 +271,13 @@ def _scoring(facts: Facts, usual: Scoring, experts: int, top_k: int) -> Scoring:
     if top_k > chosen * (experts // groups):
         what = f"leaves {chosen * (experts // groups)} experts to choose {top_k} from"
         raise facts.error("top_groups", what, "more groups, or fewer experts a token")
+    scale = USUAL_SCALES.get(facts.family, usual.scale)
     return Scoring(
         function=facts.word("scoring", tuple(dict.fromkeys(("softmax", "sigmoid", usual.function))), usual.function),
         groups=groups,
         top_groups=chosen,
         normalise=facts.flag("normalise", usual.normalise),
-        scale=facts.number("routed_scale", usual.scale) or usual.scale,
+        scale=facts.number("routed_scale", scale) or scale,
     )
 
 

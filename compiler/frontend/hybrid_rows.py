@@ -148,6 +148,7 @@ HYBRIDS: Final[dict[str, Family]] = {
         hybrid_ffn_facts.nemotron_h,
         Shell(names=_BACKBONE),
         count=linear_facts.nemotron_layers,
+        never_tied=True,
     ),
     "bamba": Family(
         "BambaForCausalLM",

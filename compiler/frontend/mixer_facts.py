@@ -150,7 +150,7 @@ class Heads:
     rotary: Rotary = Rotary()
     sinks: bool = False
     alibi: bool | None = False  # None: the flag of the config (falcon)
-    softcap: bool = False
+    softcap: float | bool = False  # True: the number of the config; a number: that one where the config is silent
 
     def __call__(self, facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
         """The attention of each layer."""
@@ -165,7 +165,7 @@ class Heads:
             head_dim=head_dim,
             sinks=self.sinks,
             alibi=alibi,
-            softcap=self.softcap and facts.number("softcap") is not None,
+            softcap=bool(self.softcap) and facts.cap("softcap", None if self.softcap is True else self.softcap),
             rotary=0 if alibi else self.rotary.read(facts, head_dim),
             qk_norm=self.qk_norm.read(facts) if self.qk_norm else QkNorm.NONE,
             qk_norm_kind=self.qk_norm.norm if self.qk_norm else RMS,

@@ -24,11 +24,19 @@ class Level(StrEnum):
     PARAMS = "params"
     FLOPS = "flops"
     CACHE = "cache"
+    OUTPUTS = "outputs"
+
+
+#: What is counted, of a model at full size; outputs are those of a small instance that is run.
+COUNTED = (Level.PARAMS, Level.FLOPS, Level.CACHE)
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One comparison: what is counted here and by the class. `note` says what stands behind a difference."""
+    """One comparison: what is counted here and by the class; of outputs, the programs that give the class's, and all.
+
+    `note` says what stands behind a difference.
+    """
 
     level: Level
     ours: int
@@ -41,7 +49,10 @@ class Check:
 
 
 def checks(graph: Make, model: str, levels: tuple[Level, ...]) -> tuple[Check, ...]:
-    """Compare the graphs that `graph` makes of MODEL with the class MODEL names. InputError where there is no class."""
+    """Compare the graphs that `graph` makes of MODEL with the class MODEL names, by the levels that are `COUNTED`.
+
+    InputError where there is no class.
+    """
     from compiler.frontend.capture.source import open_module
 
     opened = open_module(model)
@@ -97,7 +108,7 @@ def _watched(opened: Any, watch: Callable[[], Any]) -> Any:
     """
     import torch
 
-    from compiler.frontend.capture.failure import FAILURES, place_of, reason
+    from compiler.frontend.capture.failure import FAILURES, place_of, quiet, reason
     from compiler.frontend.capture.patches import patched, use_masks
     from compiler.frontend.capture.trace import runnable
 
@@ -105,7 +116,7 @@ def _watched(opened: Any, watch: Callable[[], Any]) -> Any:
     module, args, kwargs = runnable(opened, TRACED_TOKENS, START_TOKENS if both else TRACED_TOKENS, False)
     seen = watch()
     try:
-        with patched(opened.module), opened.mode, torch.no_grad(), seen:
+        with quiet(), patched(opened.module), opened.mode, torch.no_grad(), seen:
             module(*args, **kwargs)
     except FAILURES as error:
         if use_masks(opened.module):
@@ -278,10 +289,10 @@ def class_cache(opened: Any, one_row: bool = False) -> tuple[int, str]:
     import torch
 
     from compiler.frontend.capture.example import example
-    from compiler.frontend.capture.failure import FAILURES, place_of, reason
+    from compiler.frontend.capture.failure import FAILURES, place_of, quiet, reason
     from compiler.frontend.capture.patches import patched, use_masks
 
-    with patched(opened.module), opened.mode, torch.no_grad():
+    with quiet(), patched(opened.module), opened.mode, torch.no_grad():
         given = example(opened, TRACED_TOKENS, TRACED_TOKENS)
         try:
             out = opened.module(**given | {"use_cache": True})
@@ -290,12 +301,13 @@ def class_cache(opened: Any, one_row: bool = False) -> tuple[int, str]:
                 return class_cache(opened, one_row)
             where = f"{opened.name}: {place_of(error, opened.module)}"
             raise InputError(where, f"the class does not run with a cache: {reason(error)}") from error
-    if getattr(out, "past_key_values", None) is None:
+    with quiet():  # a name that transformers is about to give up
+        cache = getattr(out, "past_key_values", None)
+    if cache is None:
         raise InputError(opened.name, "its class gives no cache", "compare parameters and FLOPs only")
     config = opened.config.get_text_config()
     lora = getattr(config, "kv_lora_rank", None)
     latent = lora + config.qk_rope_head_dim if lora else 0
-    cache = out.past_key_values
     both = (getattr(cache, name, None) for name in ("self_attention_cache", "cross_attention_cache"))
     sides = [side for side in both if side is not None] or [cache]
     layers = [vars(layer) for side in sides for layer in side.layers]

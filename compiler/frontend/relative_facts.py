@@ -7,8 +7,10 @@ from compiler.frontend.alias import LIMITS, spellings
 from compiler.frontend.facts import Facts
 from compiler.frontend.family import Shell
 from compiler.frontend.ffn_facts import Ffns, choose, first_dense, routed, with_shared
+from compiler.frontend.hybrid_ffn_facts import deepseek_v32
 from compiler.frontend.layouts import GRANITE_EXPERTS, LLAMA_EXPERTS
 from compiler.frontend.linear_facts import sparse_latent
+from compiler.frontend.mixer_facts import latent
 from compiler.frontend.patterns import Part, per_layer, words
 from compiler.frontend.read import describe
 from compiler.frontend.spans import Span
@@ -188,6 +190,24 @@ def dots(facts: Facts, layers: int) -> Ffns:
     moe = with_shared(facts, Scoring("sigmoid", normalise=False), LLAMA_EXPERTS)
     first = first_dense(facts, layers)
     return choose(facts, [index >= first for index in range(layers)], moe, bias=False)
+
+
+def glm_lite_latent(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
+    """Latent attention in all layers; the class reads `head_dim` as the rotary part."""
+    mixers, head_dim, rope = latent(facts, layers), facts.maybe_integer("head_dim"), facts.integer("rope")
+    if head_dim not in (None, rope):
+        what = f"is {head_dim}, but qk_rope_head_dim is {rope}: the class reads both as one"
+        raise facts.error("head_dim", what, f"{rope}, or no key")
+    return mixers
+
+
+def glm_lite(facts: Facts, layers: int) -> Ffns:
+    """The first layer dense, or as `mlp_layer_types` says; experts as in DeepSeek-V3."""
+    first = facts.maybe_integer("first_dense", low=0)
+    if first not in (None, 1) and facts.items("ffn_types") is None:
+        what = f"is {first}, which the class does not read: without mlp_layer_types its first layer alone is dense"
+        raise facts.error("first_dense", what, "1, or mlp_layer_types with a word a layer")
+    return deepseek_v32(facts, layers)
 
 
 def solar_open(facts: Facts, layers: int) -> Ffns:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Final
 
 from compiler.frontend import ffn_facts, hybrid_ffn_facts, layouts, mixer_facts, relative_facts, relative_layouts, spans
-from compiler.frontend.family import Family, Shell, clipped, learned_positions, root_scaled, scaled, soft_logits
+from compiler.frontend.family import Family, Shell, clipped, learned_positions, root_scaled, scaled, usual_soft_logits
 from compiler.frontend.ffn_facts import Plain
 from compiler.frontend.mixer_facts import QKV_STATED, STATED, Bias, Dim, Heads, Kv, QkRule, Rotary
 from compiler.frontend.parts import LAYER_NORM, Norm, NormKind
@@ -95,10 +95,10 @@ _DENSE: Final[dict[str, Family]] = {
     "vaultgemma": Family(
         "VaultGemmaForCausalLM",
         "VaultGemmaConfig",
-        Heads(Alternating(2), dim=Dim.NEEDED, bias=(STATED,), softcap=True),
+        Heads(Alternating(2), dim=Dim.NEEDED, bias=(STATED,), softcap=50.0),
         Plain(),
         Shell(names=layouts.GEMMA2),
-        (soft_logits, scaled, root_scaled),
+        (usual_soft_logits, scaled, root_scaled),
         tied=True,
         activation="gelu_pytorch_tanh",
     ),
@@ -189,7 +189,7 @@ _GPT: Final[dict[str, Family]] = {
 
 _EXPERTS: Final[dict[str, Family]] = {
     "glm4_moe_lite": Family(
-        "Glm4MoeLiteForCausalLM", "Glm4MoeLiteConfig", mixer_facts.latent, hybrid_ffn_facts.deepseek_v32
+        "Glm4MoeLiteForCausalLM", "Glm4MoeLiteConfig", relative_facts.glm_lite_latent, relative_facts.glm_lite
     ),
     "glm_moe_dsa": Family(
         "GlmMoeDsaForCausalLM", "GlmMoeDsaConfig", relative_facts.indexed_latent, hybrid_ffn_facts.deepseek_v32

@@ -15,6 +15,7 @@ from compiler.frontend.family import (
     root_scaled,
     scaled,
     soft_logits,
+    usual_soft_logits,
 )
 from compiler.frontend.ffn_facts import Plain
 from compiler.frontend.mixer_facts import QKV_FIXED, STATED, Bias, Dim, Heads, Kv, QkRule, Rotary
@@ -223,10 +224,10 @@ _GEMMA: Final[dict[str, Family]] = {
     "gemma2": Family(
         "Gemma2ForCausalLM",
         "Gemma2Config",
-        replace(_GEMMA_HEADS, spans=Alternating(2), softcap=True),
+        replace(_GEMMA_HEADS, spans=Alternating(2), softcap=50.0),
         Plain(),
         _SANDWICH,
-        (soft_logits, scaled, root_scaled),
+        (usual_soft_logits, scaled, root_scaled),
         tied=True,
         activation="gelu_pytorch_tanh",
     ),
@@ -256,7 +257,7 @@ _GEMMA: Final[dict[str, Family]] = {
         gemma3n_facts.mixers,
         gemma3n_facts.ffns,
         _SANDWICH,
-        (soft_logits, root_scaled, gemma_facts.per_layer, gemma3n_facts.streams),
+        (usual_soft_logits, root_scaled, gemma_facts.per_layer, gemma3n_facts.streams),
         tied=True,
         activation="gelu_pytorch_tanh",
     ),

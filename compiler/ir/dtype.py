@@ -132,6 +132,12 @@ _NAMED = (
     DType.FP32, DType.INT32, DType.BF16, DType.FP16, DType.INT8, DType.FP8, DType.FP8_BLOCK, DType.MXFP4,
 )  # fmt: skip
 
+
+def named(label: str) -> DType | None:
+    """The type with a name of its own that is called `label`."""
+    return next((dtype for dtype in _NAMED if dtype.label == label), None)
+
+
 #: Schemes with a name of their own.
 BF16 = Scheme("bf16", Element.BF16)
 FP16 = Scheme("fp16", Element.FP16)

@@ -14,6 +14,7 @@ from typing import Any
 
 from compiler.canonical import identity
 from compiler.ir.dtype import DType
+from compiler.ir.mesh import WHOLE_LAYOUT, Collective, Layout, MeshAxis, Split
 
 
 class Pattern(StrEnum):
@@ -60,13 +61,17 @@ class Dim:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A tensor of a block. `key` is the checkpoint name of a weight, with `{layer}` for the layer index."""
+    """A tensor of a block. `key` is the checkpoint name of a weight, with `{layer}` for the layer index.
+
+    layout: after the shard pass, how the sockets hold it; `dims` are then those of one socket.
+    """
 
     name: str
     dims: tuple[Dim, ...]
     dtype: DType
     role: Role
     key: str = ""
+    layout: Layout = WHOLE_LAYOUT
 
     def __post_init__(self) -> None:
         names = [d.name for d in self.dims]
@@ -88,33 +93,22 @@ class Tensor:
 class Routing:
     """Top-k routing of tokens over experts; an op with it reads the chosen experts' weights only.
 
-    sockets: over how many sockets whole experts are spread (1 before the shard pass).
+    sockets: over how many sockets whole experts are spread (1 before the shard pass), along the digit of that `stride`.
     """
 
     experts: int
     top_k: int
     sockets: int = 1
+    stride: int = 1
 
     def __post_init__(self) -> None:
         if not 1 <= self.top_k <= self.experts or self.experts % self.sockets:
             raise ValueError(f"top-{self.top_k} of {self.experts} experts over {self.sockets} sockets")
 
-
-class CollectiveKind(StrEnum):
-    ALL_REDUCE = "all_reduce"
-    ALL_GATHER = "all_gather"
-
-
-@dataclass(frozen=True, slots=True)
-class Collective:
-    """An exchange between `ways` sockets (>= 2)."""
-
-    kind: CollectiveKind
-    ways: int
-
-    def __post_init__(self) -> None:
-        if self.ways < 2:
-            raise ValueError(f"{self.kind} over {self.ways} socket")
+    @property
+    def axis(self) -> MeshAxis | None:
+        """The digit of the socket number that says which experts a socket has; None where it has all."""
+        return MeshAxis(self.sockets, self.stride) if self.sockets > 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +119,7 @@ class Op:
     the normalised dimension of a norm, the context a cache stream is read along, the experts a top-k sorts.
     flops_per_point: floating-point operations at each point of the iteration space (2 for a multiply-accumulate).
     linear: outputs are linear in the activations, so partial sums of a sharded contraction may pass through.
+    splits: after the shard pass, dimensions of which a socket has a slice; `dims` are then those of one socket.
     """
 
     name: str
@@ -138,6 +133,7 @@ class Op:
     routing: Routing | None = None
     linear: bool = False
     collective: Collective | None = None
+    splits: tuple[Split, ...] = ()
 
     def __post_init__(self) -> None:
         names = {d.name for d in self.dims}
@@ -147,6 +143,8 @@ class Op:
             raise ValueError(f"op {self.name}: reduced or sequential dimensions outside the iteration space")
         if not self.outputs:
             raise ValueError(f"op {self.name}: no output")
+        if self.collective and (len(self.inputs), len(self.outputs)) != (1, 1):
+            raise ValueError(f"op {self.name}: a collective of {self.inputs} into {self.outputs}")
 
     @property
     def points(self) -> int:
@@ -188,6 +186,8 @@ class Block:
             raise ValueError(f"block {self.kind}: a tensor name twice")
         if len({o.name for o in self.ops}) != len(self.ops):
             raise ValueError(f"block {self.kind}: an op name twice")
+        if not known.keys() >= set(self.inputs):
+            raise ValueError(f"block {self.kind}: an input that is no tensor")
         ready = {t.name for t in self.tensors if t.role is Role.WEIGHT} | set(self.inputs)
         for op in self.ops:
             for name in op.inputs:

@@ -12,11 +12,12 @@ from functools import lru_cache
 from compiler.diagnostic import Code, Diagnostic, quantity
 from compiler.ir.actions import ALL, Class
 from compiler.ir.graph import Block, Op, Pattern, Role, is_kept
+from compiler.passes.banks import pmus_of
 from compiler.passes.lifetimes import share
 from compiler.passes.partition import Span
 from compiler.passes.work import Edge, Tiling, Work, block_work
 from compiler.placement import Buffer, BufferKind
-from compiler.program import Section, Stage
+from compiler.program import ExpertTile, Section, Stage
 from compiler.target import Target
 
 UNITS_SHARE = 0.9  # MICRO'24 section VI-C: the fused decoder uses almost 90 % of PCUs and PMUs
@@ -218,23 +219,10 @@ def _build(
         pmus += pmus_of(prefetch, 2, target)
     first, last = works[0].op, works[-1].op
     name = f"{block.kind}[{first}]" if first == last else f"{block.kind}[{first}..{last}]"
-    sram = pmus * target.pmu_bytes
-    return Section(name, block.kind, tuple(stages), knobs.tiles, prefetch, sram, sum(units), pmus, tuple(stored))
-
-
-def pmus_of(nbytes: int, copies: int, target: Target) -> int:
-    """PMUs of a buffer of its own. Even and odd loop tiles lie in different banks: one is written, one read."""
-    bank = target.pmu_bytes // target.pmu_banks
-    even, odd = even_odd(nbytes, copies)
-    return -(-(-(-even // bank) - (-odd // bank)) // target.pmu_banks)
-
-
-def even_odd(nbytes: int, copies: int) -> tuple[int, int]:
-    """Bytes of a buffer's even loop tiles and of its odd ones."""
-    if copies < 2:
-        return nbytes, 0
-    even = min(nbytes, -(-nbytes // copies) * ((copies + 1) // 2))
-    return even, nbytes - even
+    sram, tiling = pmus * target.pmu_bytes, knobs.tiling
+    experts = tuple(ExpertTile(w.op, w.regions, w.expert_rows) for w in works if w.expert_rows)
+    sizes = (prefetch, sram, sum(units), pmus, tiling.tokens, tiling.context)
+    return Section(name, block.kind, tuple(stages), knobs.tiles, *sizes, experts, tuple(stored))
 
 
 def _leaves(edge: Edge, block: Block, flow: Flow, span: Span) -> bool:
@@ -246,7 +234,7 @@ def _stage(w: Work, units: int, depth: int, preds: tuple[int, ...]) -> Stage:
     used = max(1, used // w.regions) * w.regions if w.regions > 1 else used
     return Stage(
         op=w.op,
-        pattern=str(w.pattern),
+        pattern=w.pattern,
         pcus=units,
         pcus_used=min(used, max(1, units)),
         pmus=0,

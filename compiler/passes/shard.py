@@ -6,26 +6,15 @@ ops); a tensor split along a dimension its reader does not split is gathered. Bl
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from math import prod
 
 from compiler.diagnostic import NOT_HERE, Code, Diagnostic, Refusals
 from compiler.errors import nearest
 from compiler.ir.actions import Shard, known
-from compiler.ir.graph import (
-    CONTEXTS,
-    Block,
-    Collective,
-    CollectiveKind,
-    Dim,
-    Op,
-    Pattern,
-    Role,
-    Tensor,
-    is_cache,
-    is_kept,
-)
+from compiler.ir.graph import CONTEXTS, Block, Op, Pattern, Role
+from compiler.passes.mesh import NoArrangement, arrange
+from compiler.passes.spmd import ExpertsApart, OverSockets, Shares, Walk
 
 #: Never split: tokens and batch enter whole, slots follow the experts, a cached latent row is stored whole, and a
 #: dimension that a merge (or kv_b) made holds unlike outputs side by side. The window of a convolution, and the rows it
@@ -38,13 +27,14 @@ APART = ("experts", "qkv_rows", "gate_up")
 #: Rotary embedding turns pairs of elements far apart in a row: its rows stay whole.
 ROTATED = ("head_dim", "qk_dim", "rope")
 
-Split = dict[str, tuple[int, int]]  # dimension -> (ways, local size)
+#: What helps where splits do not go together.
+ALIKE = ("fewer ways", "shard the whole part alike")
 
 
 @lru_cache(maxsize=4096)
 def shard_block(block: Block, actions: tuple[Shard, ...], sockets: int) -> tuple[Block, Refusals]:
     """`block` on one of `sockets` sockets. Refused splits leave it unsharded; nothing to split does not."""
-    splits: dict[str, Split] = {op.name: {} for op in block.ops}
+    splits: dict[str, Shares] = {op.name: {} for op in block.ops}
     experts: dict[str, int] = {}
     refusals: list[tuple[Shard | None, Diagnostic]] = []
     for action in actions:
@@ -64,17 +54,35 @@ def shard_block(block: Block, actions: tuple[Shard, ...], sockets: int) -> tuple
     refusals.extend((None, d) for d in _block_scales(block, splits))
     if any(d.code not in NOT_HERE for _, d in refusals):
         return block, tuple(refusals)
+    return _spread(block, splits, experts, sockets, tuple(refusals))
+
+
+def _spread(
+    block: Block, splits: dict[str, Shares], experts: dict[str, int], sockets: int, refusals: Refusals
+) -> tuple[Block, Refusals]:
+    """Walk the block with digits for what meets, or say why the sockets have none."""
     try:
-        return _Sharder(block, splits, experts, sockets).run(), tuple(refusals)
-    except _OverSockets as over:
-        place, over_ways = over.args
+        first = Walk(block, splits, experts, sockets)
+        first.walk()
+        digits = arrange(first.meetings, first.sums, sockets)
+        return Walk(block, splits, experts, sockets, digits).run(), refusals
+    except OverSockets as over:
+        op, ways = over.args
         rule = "the ways in which an output and its partial sums are spread multiply"
-        help_ = ("fewer ways", "shard the whole part alike")
-        refusal = Diagnostic(Code.SHARD_OVER_SOCKETS, place, rule, over_ways, sockets, "sockets", help_)
-        return block, (*refusals, (None, refusal))
+        figures = (ways, sockets, "sockets")
+        refusal = Diagnostic(Code.SHARD_OVER_SOCKETS, f"{block.kind} {op}", rule, *figures, ALIKE)
+    except ExpertsApart as apart:
+        op, found = apart.args
+        rule = f"experts are spread {' and '.join(map(str, found))} ways: their slots are never on one socket"
+        refusal = Diagnostic(Code.SHARD_MESH, f"{block.kind} {op}", rule, levers=ALIKE)
+    except NoArrangement as none:
+        met = ", ".join(f"{dim} {ways} ways" for dim, ways in none.keys)
+        rule = f"no digits of {sockets} sockets keep apart what meets there or flows there: {met}"
+        refusal = Diagnostic(Code.SHARD_MESH, f"{block.kind} {none.op}", rule, levers=ALIKE)
+    return block, (*refusals, (None, refusal))
 
 
-def _follow(block: Block, op: Op, splits: dict[str, Split]) -> Split:
+def _follow(block: Block, op: Op, splits: dict[str, Shares]) -> Shares:
     """The splits of the append's dimensions on which all readers of its outputs agree."""
     readers = [splits[r.name] for r in block.ops if set(r.inputs) & set(op.outputs)]
     shared = {d.name: [r.get(d.name) for r in readers] for d in op.dims}
@@ -84,7 +92,7 @@ def _follow(block: Block, op: Op, splits: dict[str, Split]) -> Split:
 
 
 def _claim(
-    block: Block, action: Shard, sockets: int, splits: dict[str, Split], experts: dict[str, int]
+    block: Block, action: Shard, sockets: int, splits: dict[str, Shares], experts: dict[str, int]
 ) -> Iterable[Diagnostic]:
     """Note in `splits` (and `experts`) what one action asks for; yield what is wrong with it."""
     subject = f"{block.kind} {action.part} {action.dim}"
@@ -110,7 +118,7 @@ def _claim(
         experts.update({op.name: ways for op in ops if op.routing})
         return
     having = [op for op in ops if any(d.name == action.dim for d in op.dims)]
-    legal = [op for op in having if action.dim in splittable(op)]
+    legal = [op for op in having if action.dim in splittable(op) and _leaves_a_trace(block, op, action.dim)]
     if not legal:
         yield _illegal(block, action, subject, ops, bool(having))
         return
@@ -148,6 +156,12 @@ def splittable(op: Op) -> tuple[str, ...]:
     return tuple(d.name for d in op.dims if d.name not in whole)
 
 
+def _leaves_a_trace(block: Block, op: Op, dim: str) -> bool:
+    """Whether a slice of `dim` makes a slice, or a partial sum, of each output. A recurrence adds its state up with no
+    sum that sockets could share, and of outputs side by side some may not have the dimension."""
+    return dim in op.reduced or all(any(d.name == dim for d in block.tensor[o].dims) for o in op.outputs)
+
+
 def _ways(size: int, sockets: int) -> tuple[str, ...]:
     return tuple(f"ways={w}" for w in range(sockets, 1, -1) if sockets % w == 0 and size % w == 0)[:2]
 
@@ -166,7 +180,7 @@ def _illegal(block: Block, action: Shard, subject: str, ops: list[Op], present: 
     return Diagnostic(Code.SHARD_ILLEGAL, subject, f"{action.dim} stays whole there", levers=levers)
 
 
-def _block_scales(block: Block, splits: dict[str, Split]) -> Iterable[Diagnostic]:
+def _block_scales(block: Block, splits: dict[str, Shares]) -> Iterable[Diagnostic]:
     """Weights that share a scale a block must be split at block boundaries, in rows and in columns.
 
     Merged matrices keep their own scales: each of them must be split so.
@@ -196,138 +210,3 @@ def _block_scales(block: Block, splits: dict[str, Split]) -> Iterable[Diagnostic
                             "shard experts instead" if op.routing else "--weights bf16",
                         ),
                     )
-
-
-class _OverSockets(Exception):
-    """Internal to this module: an op and the sockets its outputs would take."""
-
-
-@dataclass
-class _Sharder:
-    """Walks a block's ops in order and writes the socket's ops, tensors and collectives."""
-
-    block: Block
-    splits: dict[str, Split]
-    experts: dict[str, int]
-    sockets: int
-    ops: list[Op] = field(default_factory=list)
-    tensors: dict[str, Tensor] = field(default_factory=dict)
-    held: dict[str, Split] = field(default_factory=dict)  # how a tensor is split
-    partial: dict[str, int] = field(default_factory=dict)  # tensors that are partial sums, over how many sockets
-    apart: dict[str, int] = field(default_factory=dict)  # tensors whose slots lie on different sockets
-    alias: dict[str, str] = field(default_factory=dict)  # tensor -> its whole form
-
-    def run(self) -> Block:
-        caches = {t.name: self._cache_split(t) for t in self.block.tensors if is_cache(t)}
-        for name in self.block.inputs:
-            self._hold(self.block.tensor[name], caches.get(name, {}))
-        for op in self.block.ops:
-            self._op(op, caches)
-        outputs = []
-        for name in self.block.outputs:
-            outputs.append(name if is_kept(self.block.tensor[name].role) else self._whole(name, {}))
-        used = {n for op in self.ops for n in (*op.inputs, *op.outputs)} | set(self.block.inputs) | set(outputs)
-        tensors = tuple(t for n, t in self.tensors.items() if n in used)
-        return replace(self.block, ops=tuple(self.ops), tensors=tensors, outputs=tuple(outputs), sockets=self.sockets)
-
-    def _cache_split(self, cache: Tensor) -> Split:
-        """A cache is stored as its reader splits it, a state that only leaves as its writer does."""
-        readers = [op for op in self.block.ops if cache.name in op.inputs]
-        if not readers and cache.role is Role.STATE:
-            readers = [op for op in self.block.ops if cache.name in op.outputs]
-        split = self.splits[readers[0].name] if readers else {}
-        return {d.name: split[d.name] for d in cache.dims if d.name in split}
-
-    def _hold(self, tensor: Tensor, split: Split) -> None:
-        held = {d.name: split[d.name] for d in tensor.dims if d.name in split}
-        self.held[tensor.name] = held
-        if held:
-            dims = tuple(Dim(d.name, held[d.name][1]) if d.name in held else d for d in tensor.dims)
-            tensor = replace(tensor, dims=dims)
-        self.tensors[tensor.name] = tensor
-
-    def _op(self, op: Op, caches: dict[str, Split]) -> None:
-        split, spread = self.splits[op.name], self.experts.get(op.name, 1)
-        passes = self._passes(op, split)
-        inputs = []
-        for name in op.inputs:
-            tensor = self.block.tensor[name]
-            if tensor.role is Role.WEIGHT:
-                weight_split = dict(split)
-                if spread > 1:
-                    weight_split["experts"] = (spread, tensor.dims[0].size // spread)
-                self._hold(tensor, weight_split)
-                inputs.append(name)
-            elif name in self.partial and passes:
-                inputs.append(name)
-            else:
-                need = {d.name: split[d.name] for d in tensor.dims if d.name in split}
-                inputs.append(self._whole(name, need))
-        dims = tuple(Dim(d.name, split[d.name][1]) if d.name in split else d for d in op.dims)
-        routing = replace(op.routing, sockets=spread) if op.routing and spread > 1 else op.routing
-        self.ops.append(replace(op, dims=dims, inputs=tuple(inputs), routing=routing))
-        self._outputs(op, caches, spread, passes)
-
-    def _passes(self, op: Op, split: Split) -> bool:
-        """Whether partial sums may pass through: a linear op that reads them as they are held; of an addition both
-        sides partial alike."""
-        values = [n for n in op.inputs if self.block.tensor[n].role is not Role.WEIGHT]
-        if not op.linear or not any(n in self.partial or n in self.apart for n in values):
-            return False
-        if any(split.get(dim) != held for n in values if n in self.partial for dim, held in self.held[n].items()):
-            return False
-        if op.pattern is not Pattern.MAP:
-            return True
-        return len({self.partial.get(n, 0) for n in values}) == 1
-
-    def _outputs(self, op: Op, caches: dict[str, Split], spread: int, passes: bool) -> None:
-        split = self.splits[op.name]
-        summed = prod(split[d][0] for d in op.reduced if d in split)
-        apart = max([spread, *(self.apart.get(n, 1) for n in op.inputs)])
-        through = max((self.partial.get(n, 1) for n in op.inputs), default=1) if passes else 1
-        for name in op.outputs:
-            self._hold(self.block.tensor[name], caches.get(name, split))
-            if apart > 1 and not op.linear:
-                self.apart[name] = apart
-            total = summed * through * (apart if op.linear and apart > 1 else 1)
-            if total > 1:
-                self.partial[name] = total
-            spread_over = prod(w for w, _ in self.held[name].values()) * total * self.apart.get(name, 1)
-            if spread_over > self.sockets:
-                raise _OverSockets(f"{self.block.kind} {op.name}", spread_over)
-
-    def _whole(self, name: str, need: Split) -> str:
-        """The name under which `name` can be read split as `need`, after the collectives that takes."""
-        name = self.alias.get(name, name)
-        if name in self.partial:
-            name = self._collect(name, CollectiveKind.ALL_REDUCE, self.partial[name], self.tensors[name].dims)
-        extra = {d: s for d, s in self.held[name].items() if need.get(d) != s}
-        if extra:
-            base = self.block.tensor[name.split("@")[0]]
-            full = {d.name: d for d in base.dims}
-            dims = tuple(full[d.name] if d.name in extra else d for d in self.tensors[name].dims)
-            name = self._collect(name, CollectiveKind.ALL_GATHER, prod(w for w, _ in extra.values()), dims)
-        return name
-
-    def _collect(self, name: str, kind: CollectiveKind, ways: int, dims: tuple[Dim, ...]) -> str:
-        source = self.tensors[name]
-        result = f"{name}@{kind}"
-        role = Role.ACTIVATION if is_kept(source.role) else source.role
-        self.tensors[result] = replace(source, name=result, dims=dims, role=role)
-        gathered = {d.name for d, old in zip(dims, source.dims, strict=True) if d != old}
-        self.held[result] = (
-            {d: s for d, s in self.held[name].items() if d not in gathered} if gathered else self.held[name]
-        )
-        self.ops.append(
-            Op(
-                f"{name}.{kind}",
-                Pattern.COLLECTIVE,
-                dims,
-                (name,),
-                (result,),
-                flops_per_point=0,
-                collective=Collective(kind, ways),
-            )
-        )
-        self.alias[name.split("@")[0]] = result
-        return result

@@ -10,7 +10,8 @@ from math import ceil, prod
 
 from compiler.ir.actions import Experts, known
 from compiler.ir.dtype import DType, Element
-from compiler.ir.graph import CACHED, Block, CollectiveKind, Dim, Op, Pattern, Role, Routing, Tensor, is_cache
+from compiler.ir.graph import CACHED, Block, Dim, Op, Pattern, Role, Routing, Tensor, is_cache
+from compiler.ir.mesh import CollectiveKind
 from compiler.passes.rewrite import CORES
 from compiler.routing import expected_active, expected_busiest, expected_loads
 from compiler.target import Target
@@ -60,7 +61,10 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One op's work for a tile; fields as in `compiler.program.Stage`. cap: PCUs its parallel dimensions can use."""
+    """One op's work for a tile; fields as in `compiler.program.Stage`. cap: PCUs its parallel dimensions can use.
+
+    regions, expert_rows: of routed experts, regions they run on and rows of a tile of one; 1 and 0 of other ops.
+    """
 
     op: str
     pattern: Pattern
@@ -69,6 +73,7 @@ class Work:
     vector_ops: int
     cap: int
     regions: int
+    expert_rows: int
     weight_bytes: int
     expert_bytes: int
     resident_bytes: int
@@ -125,6 +130,7 @@ def _op_work(block: Block, op: Op, tiling: Tiling, share: "_Tile", target: Targe
         vector_ops=vectors,
         cap=_cap(op, sizes, routed, target),
         regions=routed.regions if routed else 1,
+        expert_rows=routed.tile if routed else 0,
         weight_bytes=0 if op.routing else nbytes,
         expert_bytes=nbytes if op.routing else 0,
         resident_bytes=0 if op.pattern is Pattern.GATHER else sum(w.nbytes for w in weights),
@@ -197,6 +203,7 @@ class _Routed:
     loads: float  # expert loads a tile of tokens, on this socket
     waves: float  # experts that the busiest region visits
     regions: int
+    tile: int  # rows of an expert's loop tile
     all_rows: int
 
     def points(self, points: int) -> int:
@@ -228,6 +235,7 @@ def _routed(block: Block, op: Op, sizes: dict[str, int], tiling: Tiling, target:
         loads=loads * share,
         waves=loads * share * imbalance / regions,
         regions=regions,
+        tile=tile,
         all_rows=tokens * slots,
     )
 

@@ -12,8 +12,6 @@ from compiler.frontend.spec import Attention, Dense, LatentAttention, Layer, MoE
 from compiler.ir.dtype import DType
 from compiler.ir.graph import (
     Block,
-    Collective,
-    CollectiveKind,
     Dim,
     Graph,
     Op,
@@ -24,6 +22,7 @@ from compiler.ir.graph import (
     Tensor,
     Workload,
 )
+from compiler.ir.mesh import Collective, CollectiveKind, MeshAxis
 
 Make = Callable[..., Graph]
 T, H, F = Dim("tokens", 2), Dim("hidden", 8), Dim("ffn", 12)
@@ -84,7 +83,9 @@ def test_a_socket_may_read_a_slice_but_never_more_than_there_is_nor_write_one() 
         (lambda: Routing(4, 0), "top-0 of 4"),
         (lambda: Routing(4, 5), "top-5 of 4"),
         (lambda: Routing(6, 2, 4), "over 4 sockets"),
-        (lambda: Collective(CollectiveKind.ALL_REDUCE, 1), "over 1 socket"),
+        (lambda: Collective(CollectiveKind.ALL_REDUCE, (MeshAxis(1, 1),)), "1 ways"),
+        (lambda: Collective(CollectiveKind.ALL_REDUCE, ()), "over"),
+        (lambda: Collective(CollectiveKind.ALL_GATHER, (MeshAxis(2, 1),)), "over"),
         (lambda: replace(UP, dims=(T, H, H)), "a dimension twice"),
         (lambda: replace(UP, reduced=("heads",)), "outside the iteration space"),
         (lambda: replace(UP, sequential=("heads",)), "outside the iteration space"),

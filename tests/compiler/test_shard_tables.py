@@ -12,7 +12,8 @@ import pytest
 from agent.presets import preset
 from compiler.frontend.spec import Attention, Dense, Layer
 from compiler.ir.actions import Shard
-from compiler.ir.graph import Collective, CollectiveKind, Graph
+from compiler.ir.graph import Graph
+from compiler.ir.mesh import Collective, CollectiveKind, MeshAxis
 from compiler.lower import lower_block
 from compiler.passes.shard import shard_block
 from compiler.pipeline import compile_schedule
@@ -102,6 +103,6 @@ def test_values_split_one_way_are_gathered_for_readers_that_split_them_another(g
     assert not refusals
     assert [op.name for op in block.ops if op.collective] == ["attn.q.all_gather", "attn.out.all_reduce"]
     gather = block.op["attn.q.all_gather"]
-    assert gather.collective == Collective(CollectiveKind.ALL_GATHER, 2)
+    assert gather.collective == Collective(CollectiveKind.ALL_GATHER, (MeshAxis(2, 1),), ("kv_heads",))
     assert block.tensor["attn.q"].elements * 2 == block.tensor["attn.q@all_gather"].elements == 4 * 2 * 64
     assert block.op["attn.q_rope"].size("kv_heads") == 1  # reads its slice of the whole

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from compiler.ir.actions import Shard
-from compiler.ir.graph import Block, CollectiveKind, Graph, Op, Role
+from compiler.ir.graph import Block, Graph, Op, Role
+from compiler.ir.mesh import CollectiveKind
 from compiler.ir.text import parse_schedule
 from compiler.passes.shard import shard_block
 

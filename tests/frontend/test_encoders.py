@@ -13,7 +13,7 @@ from compiler.errors import InputError
 from compiler.frontend import Frontend, Model, open_door
 from compiler.frontend.capture.codec import from_json, to_json
 from compiler.frontend.capture.ir import Captured
-from compiler.frontend.oracle import Level, checks
+from compiler.frontend.oracle import COUNTED, checks
 from compiler.ir.graph import Graph, Phase, Role, Workload
 from compiler.target import load_target
 
@@ -75,7 +75,7 @@ def _graph(model: Model, phase: Phase = Phase.PREFILL, batch: int = 2, context: 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_parameters_flops_and_caches_are_those_of_the_class(name: str, opened: Opened) -> None:
     path, model = opened(name)
-    for check in checks(model.graph, path, tuple(Level)):
+    for check in checks(model.graph, path, COUNTED):
         assert check.equal, check
     assert _graph(model).weight_elements == model.params
 
@@ -130,7 +130,7 @@ def test_kinds_of_image_models(name: str, tmp_path: Path) -> None:
     image = CONFIGS["vit"] | {"model_type": name.removesuffix("_mean"), "id2label": {n: str(n) for n in range(5)}}
     (tmp_path / "config.json").write_text(json.dumps(image | IMAGES[name]))
     model = open_door(str(tmp_path), Frontend.CAPTURE)
-    for check in checks(model.graph, str(tmp_path), tuple(Level)):
+    for check in checks(model.graph, str(tmp_path), COUNTED):
         assert check.equal, check
     graph, target = _graph(model, sockets=8), load_target("sn40l")
     head = graph.block["head"].op["head.classifier"]

@@ -289,3 +289,30 @@ def test_every_published_fact_has_a_key(model_dir):
         assert all(row["key"] for row in rows if row["status"] == "read")
         assert all(row["note"] for row in rows if row["status"] == "assumed")
         assert {"hidden", "vocab", "layers", "heads"} <= {row["name"] for row in rows}
+
+
+@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3", "deepseek_v32", "exaone_moe", "glm_moe_dsa", "glm4_moe_lite", "kimi_linear", "glm4_moe", "dots1", "solar_open", "gemma2", "vaultgemma", "gemma3n_text", "gemma3_text"])  # fmt: skip
+def test_numbers_of_silent_configs_are_those_of_the_class(kind: str) -> None:
+    """A gate's scale changes no shape, a soft cap adds an op: neither is another model's."""
+    transformers = pytest.importorskip("transformers")
+    from compiler.frontend.ffn_facts import USUAL_SCALES
+
+    config = transformers.AutoConfig.for_model(kind)
+    assert USUAL_SCALES.get(kind, 1.0) == getattr(config, "routed_scaling_factor", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("key", "op", "kind"), [("attn_logit_softcapping", "attn.softmax", "gqa_dense"), ("final_logit_softcapping", "head.softcap", "head")]
+)  # fmt: skip
+def test_a_soft_cap_is_there_unless_the_config_says_null(published, spec_of, key: str, op: str, kind: str) -> None:
+    from compiler.frontend import build
+    from compiler.ir.graph import Phase, Workload
+
+    whole = published("Gemma-2-9b")
+
+    def flops(config: dict) -> int:
+        graph = build(spec_of(config), Workload(Phase.DECODE, 1, 64, 1))
+        return graph.block[kind].op[op].flops if op in graph.block[kind].op else 0
+
+    silent = {name: value for name, value in whole.items() if name != key}
+    assert flops(whole) == flops(silent) > flops(whole | {key: None})

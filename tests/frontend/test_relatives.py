@@ -11,7 +11,7 @@ from compiler.errors import InputError
 from compiler.frontend import Frontend, build, load_model, open_door
 from compiler.frontend.capture.lower import lower
 from compiler.frontend.compare import differences
-from compiler.frontend.oracle import Level, checks
+from compiler.frontend.oracle import COUNTED, Level, checks
 from compiler.frontend.spec import Dense, LatentAttention, Layer, ModelSpec, SparseIndexer
 from compiler.ir.graph import Phase, Workload
 from tests.frontend.small import RELATIVES
@@ -114,7 +114,7 @@ def test_layers_share_an_indexer_as_their_class_does(tmp_path: Path, name: str) 
     spec = load_model(str(tmp_path))
     shared = [layer.mixer.borrows_choice for layer in spec.layers]
     assert any(shared) and not shared[0]
-    for result in checks(lambda workload: build(spec, workload), str(tmp_path), tuple(Level)):
+    for result in checks(lambda workload: build(spec, workload), str(tmp_path), COUNTED):
         assert result.equal, result
     for phase in Phase:
         work = Workload(phase, 1, 40, 1, "bf16")
@@ -130,3 +130,14 @@ def test_a_choice_nobody_made_is_refused() -> None:
     own = LatentAttention(2, 8, 8, 4, 4, 4, indexer=index, borrows_choice=True)
     with pytest.raises(ValueError, match="no earlier layer has"):
         ModelSpec("m", "m", 16, 9, True, (Layer(own, Dense(8)),))
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [("glm4_moe_lite", "head_dim", 8), ("glm4_moe_lite", "first_k_dense_replace", 2), ("nemotron_h", "tie_word_embeddings", True)],
+)  # fmt: skip
+def test_what_the_class_reads_otherwise_is_refused_by_name(spec_of: Any, name: str, key: str, value: object) -> None:
+    hybrids = json.loads((Path(__file__).parent / "hybrids.json").read_text())
+    config = {"model_type": name} | (hybrids[name] if name in hybrids else RELATIVES[name]) | {key: value}
+    with pytest.raises(InputError, match=key):
+        spec_of(config)

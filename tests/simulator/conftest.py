@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
+from compiler.compulsory import Compulsory
 from compiler.frontend import build, load_model
+from compiler.ir.actions import Launch
 from compiler.ir.graph import Graph, Phase, Workload
 from compiler.program import MemoryMap, Program, Run, Section, Stage
 from compiler.target import Target, load_target
 
 MODELS = Path(__file__).parents[3] / "shared/models"
 MIB = 2**20
+NOTHING = Compulsory(0, 0)
 
 
 @pytest.fixture(scope="session")
@@ -50,14 +53,30 @@ def stage(op: str, *preds: int, **changed: Any) -> Stage:
 
 
 def section(*stages: Stage, tiles: int = 1, prefetch: int = 0) -> Section:
-    return Section("s", "b", stages, tiles, prefetch, MIB, 1, 2)
+    return Section("s", "b", stages, tiles, prefetch, MIB, 1, 2, 1, 1, ())
 
 
 def program(*sections: Section, times: int = 1, looped: bool = False) -> Program:
     memory = MemoryMap(0, 0, 0, 0, 0, 0)
     workload = Workload(Phase.DECODE, 1, 1, 1)
     runs = (Run(sections, times, looped),)
-    return Program("graph", "schedule", "target", 1, "model", workload, "hardware", runs, memory, 0, 0)
+    return Program(
+        "graph",
+        "schedule",
+        "target",
+        1,
+        "model",
+        workload,
+        Launch.HARDWARE,
+        runs,
+        memory,
+        0,
+        0,
+        0,
+        NOTHING,
+        "target",
+        (),
+    )
 
 
 @pytest.fixture(scope="session")

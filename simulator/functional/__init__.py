@@ -1,0 +1,1 @@
+"""Functional execution: a compiled program, section by section and tile by tile, on real numbers."""
