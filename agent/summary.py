@@ -244,6 +244,13 @@ def show_report(out: Console, name: str, measured: Measured, w: Workload, unplac
     others = f"DDR reads {nbytes(r.ddr_read_bytes)}; links carry {nbytes(r.link_bytes)}"
     line(out, "traffic", f"{hbm}; {others} (a socket and step)")
     line(out, "hidden", f"{seconds(r.hidden_s)} of weight streaming runs behind other work")
+    fullest = max(r.sections, key=lambda s: s.link_share)
+    if fullest.link_share:
+        line(
+            out,
+            "grid",
+            f"the fullest link moves bytes {percent(fullest.link_share, 1.0)} of the time, in {fullest.name}",
+        )
     line(out, "PCUs", f"{100 * r.pcu_utilisation:.2f}% of peak FLOPs; {r.pcus_peak} allocated at most")
     out.print()
     grid = table("section", "runs", "time", "share", "PCUs", "limited by", left=("section",))
