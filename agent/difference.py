@@ -28,6 +28,8 @@ PROGRAM_GROUPS = (
     "units",
     "bytes",
     "work",
+    "buffers",
+    "places",
     "blocks",
     "ops",
     "tensors",
@@ -78,7 +80,7 @@ def program_differences(a: Program, b: Program) -> tuple[Difference, ...]:
 
 def _view(program: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Groups of things by name. Nothing is lost: every field of the JSON stands in one of them."""
-    blocks, runs = program.pop("blocks"), program.pop("runs")
+    blocks, runs, extents = program.pop("blocks"), program.pop("runs"), program["memory"].get("extents", ())
     sections = [section for run in runs for section in run["sections"]]
     names = iter(_unique(section["name"] for section in sections))
     stages = [{"name": f"{s['block']} {stage['op']}", **stage} for s in sections for stage in s["stages"]]
@@ -86,21 +88,40 @@ def _view(program: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "program": {"program": {k: v for k, v in program.items() if k not in ("workload", "memory", "compulsory")}}
         | {k: program[k] for k in ("workload", "compulsory")}
         | {"blocks": {"order": [b["kind"] for b in blocks]}},
-        "memory": _memory(program["memory"]),
+        "memory": {"memory": {k: v for k, v in program["memory"].items() if k != "extents"}}
+        | _by_name([{**e, "name": f"{e['block']} {e['holds']} in {e['tier']}".lstrip()} for e in extents]),
         "runs": {f"run {i}": {**run, "sections": [next(names) for _ in run["sections"]]} for i, run in enumerate(runs)},
-        "sections": _by_name([{**s, "stages": [stage["op"] for stage in s["stages"]]} for s in sections]),
+        "sections": _by_name([_alone(section) for section in sections]),
         "stages": _by_name(stages),
+        "buffers": _by_name(
+            [{**b, "name": f"{s['name']} {b['name']}"} for s in sections for b in s.get("buffers", ())]
+        ),
+        "places": _by_name([place for section in sections for place in _places(section)]),
         "blocks": {b["kind"]: {k: _order(v) for k, v in b.items()} for b in blocks},
         "ops": _by_name([{**op, "name": f"{b['kind']} {op['name']}"} for b in blocks for op in b["ops"]]),
         "tensors": _by_name([{**t, "name": f"{b['kind']} {t['name']}"} for b in blocks for t in b["tensors"]]),
     }
 
 
-def _memory(memory: dict[str, Any]) -> dict[str, Any]:
-    """Totals of the memory map, and where each class of each kind lies."""
-    names = _unique(f"{e['block']} {e['holds']}" for e in memory.get("extents", []))
-    extents = dict(zip(names, memory.get("extents", []), strict=True))
-    return {"memory": {k: v for k, v in memory.items() if k != "extents"}, **extents}
+def _alone(section: dict[str, Any]) -> dict[str, Any]:
+    """A section without what is compared by itself: its stages by name only, of its place the figures."""
+    place = section.get("place")
+    figures = {k: v for k, v in place.items() if not isinstance(v, list)} if place else {}
+    own = {k: v for k, v in section.items() if k not in ("buffers", "place")}
+    return {**own, "stages": [stage["op"] for stage in section["stages"]], "placed": place is not None, **figures}
+
+
+def _places(section: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """What has a place on the grid: stages, buffers and routes, each by name."""
+    place, name = section.get("place"), section["name"]
+    if not place:
+        return
+    for stage, at in zip(section["stages"], place["stages"], strict=True):
+        yield {**at, "name": f"{name} {stage['op']}"}
+    yield from ({**b, "name": f"{name} {b['name']}"} for b in place["buffers"])
+    for route in place["routes"]:
+        ends = " to ".join(route[end] or "outside" for end in ("producer", "consumer"))
+        yield {**route, "name": f"{name} route {ends}"}
 
 
 def _order(value: Any) -> Any:

@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from compiler.diagnostic import Code, Diagnostic, quantity
 from compiler.grid import Grid, grid_of
+from compiler.passes.banks import pmus_of, stripe_banks
 from compiler.passes.lifetimes import live, share, surely_done
-from compiler.passes.map import pmus_of
-from compiler.passes.regions import Need, Region, Space, regions, stripe_banks
-from compiler.passes.route import Flows, StageFlow, flows
-from compiler.placement import Buffer, BufferKind, BufferPlace, Range, SectionPlace, StagePlace
+from compiler.passes.regions import Need, Region, Space, regions
+from compiler.passes.route import OUTSIDE, Flows, StageFlow, flows
+from compiler.placement import Buffer, BufferKind, BufferPlace, Range, Route, SectionPlace, StagePlace
 from compiler.program import Program, Run, Section, Stage
 from compiler.target import Target
 from compiler.verify_place import verify_places
@@ -166,14 +166,14 @@ def _section_place(part: Part, local: list[Region], moved: Flows, grid: Grid, ta
     buffers = [
         _buffer_place(b, space, local[space.home].pmus[b], part.lives[b], target) for b, space in enumerate(part.spaces)
     ]
-    return SectionPlace(
-        stages, tuple(buffers), tuple(moved.routes), inside, between, worst, moved.byte_hops, moved.most_streams[1]
-    )
+    names = {**dict(enumerate(part.ops)), OUTSIDE: ""}
+    routes = tuple(Route(names[m.producer], names[m.consumer], m.nbytes, m.branches, m.hops) for m in moved.routes)
+    return SectionPlace(stages, tuple(buffers), routes, inside, between, worst, moved.byte_hops, moved.most_streams[1])
 
 
 def _buffer_place(b: int, space: Space, cells: list[int], life: tuple[int, int], target: Target) -> BufferPlace:
     striped = len(cells) > len(space.numbers)
-    even, _ = stripe_banks(space, len(cells) if striped else 1, target)
+    even, _ = stripe_banks(space.nbytes, space.copies, len(cells) if striped else 1, target)
     odd = (0, even) if striped else divmod(even, target.pmu_banks)
     single = space.copies < 2
     return BufferPlace(

@@ -128,6 +128,7 @@ def _check(program: Program, where: str) -> None:
                 raise InputError(f"{here}.block", f"no block {shown(section.block)}", f"blocks: {kinds}")
             for i, stage in enumerate(section.stages):
                 _at_least_one(stage, f"{here}.stages[{i}]")
+            _check_place(section, here)
         for kind, sections in groupby(run.sections, key=lambda section: section.block):
             _executions(program.block[kind], tuple(sections), place)
     for b, block in enumerate(program.blocks):
@@ -137,6 +138,20 @@ def _check(program: Program, where: str) -> None:
                 here, f"{block.kind} on {block.sockets} sockets", "one block a kind, all on the same sockets"
             )
         _lawful(lambda block=block: verify_mesh(block), here)
+
+
+def _check_place(section: Section, where: str) -> None:
+    """Buffers are of stages that are there; a place has all of them."""
+    last = len(section.stages) - 1
+    for b, buffer in enumerate(section.buffers):
+        if max((buffer.stage, *buffer.readers)) > last:
+            raise InputError(f"{where}.buffers[{b}]", "of a stage that is not there", f"stages 0 to {last}")
+    place = section.place
+    if place is None:
+        return
+    for name, have, need in (("stages", place.stages, section.stages), ("buffers", place.buffers, section.buffers)):
+        if len(have) != len(need):
+            raise InputError(f"{where}.place.{name}", f"{len(have)} places", f"{len(need)}, one each")
 
 
 def _executions(block: Block, sections: tuple[Section, ...], where: str) -> None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from compiler.passes.banks import stripe_banks
 from compiler.passes.lifetimes import always, surely_done, users
-from compiler.passes.map import even_odd
 from compiler.placement import Buffer, BufferKind, BufferPlace, Range
 from compiler.program import Section
 from compiler.target import Target
@@ -60,9 +60,7 @@ def _verify_banks(section: Section, buffer: Buffer, at: BufferPlace, pmus: int, 
     """Even and odd loop tiles begin, and end, in different banks of the PMUs."""
     if buffer.copies < 2:
         return
-    bank = target.pmu_bytes // target.pmu_banks
-    shares = pmus if at.striped else 1
-    even, odd = (-(-n // (shares * bank)) for n in even_odd(buffer.nbytes, buffer.copies))
+    even, odd = stripe_banks(buffer.nbytes, buffer.copies, pmus if at.striped else 1, target)
     begin = at.odd[0] * target.pmu_banks + at.odd[1]
     room = target.pmu_banks if at.striped else pmus * target.pmu_banks
     if begin < even or begin + odd > room:

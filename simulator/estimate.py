@@ -13,7 +13,7 @@ from compiler.program import Program, Run
 from compiler.target import Target
 from simulator.invariants import check
 from simulator.report import Bound, Cause, Report, SectionReport, ordered
-from simulator.timing import Pass, Rates, rates_of, section_pass
+from simulator.timing import Pass, Rates, link_s, rates_of, section_pass
 
 SIMULATOR_VERSION = 3
 _STEADY = 1e-12  # relative change of an iteration's time below which the loop has reached its steady state
@@ -142,6 +142,7 @@ def run_time(run: Run, r: Rates, launch_s: float, totals: _Totals, sections: lis
                 sram_bytes=s.sram_bytes,
                 limiter=limiter,
                 breakdown_s=causes,
+                link_share=s.tiles * run.times * link_s(s, r) / spent[k],
             )
         )
 

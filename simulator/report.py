@@ -41,7 +41,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class SectionReport:
-    """One section: seconds a step over all its executions, how often it runs, and what they are spent on by cause."""
+    """One section: seconds a step over all its executions, how often it runs, and what they are spent on by cause.
+
+    link_share: part of that time that the grid's fullest link moves bytes; 0 without places.
+    """
 
     name: str
     block: str
@@ -54,6 +57,7 @@ class SectionReport:
     sram_bytes: int
     limiter: str
     breakdown_s: tuple[tuple[str, float], ...]
+    link_share: float
 
 
 @dataclass(frozen=True)

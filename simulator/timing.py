@@ -99,6 +99,13 @@ def network_s(section: Section, i: int, r: Rates) -> float:
     return max(at.link_bytes / r.grid_link, at.crossing_bytes / r.tile_link, at.port_bytes / r.port)
 
 
+def link_s(section: Section, r: Rates) -> float:
+    """Seconds of a loop tile on the fullest link of the grid; 0 without a place."""
+    if section.place is None:
+        return 0.0
+    return max(section.place.link_bytes / r.grid_link, section.place.crossing_bytes / r.tile_link)
+
+
 def first_tile(section: Section, r: Rates, ahead: float, carried: bool) -> Pass:
     """Walk the first tile through `section`; `ahead` bytes of weights are already on chip.
 
@@ -210,8 +217,7 @@ def interval(section: Section, r: Rates) -> tuple[float, str, float]:
     servers = [(hbm, why), (total[Cause.DDR], Cause.DDR), (total[Cause.COLLECTIVE], Cause.COLLECTIVE)]
     if section.place is not None:
         ports = max((at.port_bytes for at in section.place.stages), default=0)
-        links = max(section.place.link_bytes / r.grid_link, section.place.crossing_bytes / r.tile_link)
-        servers.append((max(links, ports / r.port), Cause.NETWORK))
+        servers.append((max(link_s(section, r), ports / r.port), Cause.NETWORK))
     for time, name in servers:
         if time > slowest:
             slowest, cause = time, name

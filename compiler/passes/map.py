@@ -12,6 +12,7 @@ from functools import lru_cache
 from compiler.diagnostic import Code, Diagnostic, quantity
 from compiler.ir.actions import ALL, Class
 from compiler.ir.graph import Block, Op, Pattern, Role, is_kept
+from compiler.passes.banks import pmus_of
 from compiler.passes.lifetimes import share
 from compiler.passes.partition import Span
 from compiler.passes.work import Edge, Tiling, Work, block_work
@@ -220,24 +221,8 @@ def _build(
     name = f"{block.kind}[{first}]" if first == last else f"{block.kind}[{first}..{last}]"
     sram, tiling = pmus * target.pmu_bytes, knobs.tiling
     experts = tuple(ExpertTile(w.op, w.regions, w.expert_rows) for w in works if w.expert_rows)
-    sizes = (prefetch, sram, sum(units), pmus)
-    tiled = (tiling.tokens, tiling.context, experts)
-    return Section(name, block.kind, tuple(stages), knobs.tiles, *sizes, *tiled, tuple(stored))
-
-
-def pmus_of(nbytes: int, copies: int, target: Target) -> int:
-    """PMUs of a buffer of its own. Even and odd loop tiles lie in different banks: one is written, one read."""
-    bank = target.pmu_bytes // target.pmu_banks
-    even, odd = even_odd(nbytes, copies)
-    return -(-(-(-even // bank) - (-odd // bank)) // target.pmu_banks)
-
-
-def even_odd(nbytes: int, copies: int) -> tuple[int, int]:
-    """Bytes of a buffer's even loop tiles and of its odd ones."""
-    if copies < 2:
-        return nbytes, 0
-    even = min(nbytes, -(-nbytes // copies) * ((copies + 1) // 2))
-    return even, nbytes - even
+    sizes = (prefetch, sram, sum(units), pmus, tiling.tokens, tiling.context)
+    return Section(name, block.kind, tuple(stages), knobs.tiles, *sizes, experts, tuple(stored))
 
 
 def _leaves(edge: Edge, block: Block, flow: Flow, span: Span) -> bool:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from compiler.grid import Grid
-from compiler.passes.map import even_odd
+from compiler.passes.banks import stripes
 from compiler.placement import BufferKind
 from compiler.target import Target
 
@@ -194,17 +194,5 @@ def _widen(region: Region, free: list[int], spaces: tuple[Space, ...], grid: Gri
         width[max(able, key=lambda b: (spaces[b].tile_bytes / width[b], -b))] += 1
     for b, n in width.items():
         more = n - len(region.pmus[b])
-        if more > 0 and stripes(spaces[b], n, target):
+        if more > 0 and stripes(spaces[b].nbytes, spaces[b].copies, n, target):
             region.pmus[b] = sorted([*region.pmus[b], *_take(free, more, spaces[b].kind, grid)])
-
-
-def stripes(space: Space, pmus: int, target: Target) -> bool:
-    """Whether each of `pmus` PMUs can hold a share of every loop tile, even and odd ones in different banks."""
-    return sum(stripe_banks(space, pmus, target)) <= target.pmu_banks
-
-
-def stripe_banks(space: Space, pmus: int, target: Target) -> tuple[int, int]:
-    """Banks that a PMU's share of the even and of the odd loop tiles takes."""
-    bank = pmus * (target.pmu_bytes // target.pmu_banks)
-    even, odd = even_odd(space.nbytes, space.copies)
-    return -(-even // bank), -(-odd // bank)

@@ -25,6 +25,7 @@ from compiler.ir.actions import ALL, Axis, Buffer, Cut, Fuse, Prefetch, Shard, T
 from compiler.ir.graph import Phase, Workload
 from compiler.ir.schedule import Schedule
 from compiler.pipeline import compile_schedule
+from compiler.place import place
 from compiler.program import Program
 from compiler.target import load_target
 
@@ -84,7 +85,7 @@ def by_group(a: Program, b: Program) -> dict[str, list[Difference]]:
 
 def test_units_of_a_stage() -> None:
     found = by_group(program(), program(Units("gqa_dense", "ffn.act", 3)))
-    assert set(found) <= {"program", "sections", "units"}
+    assert set(found) <= {"program", "sections", "units", "buffers"}  # weights in flight are by the unit
     changed = {(d.subject, d.field): d.after for d in found["units"]}
     assert changed["gqa_dense ffn.act", "pcus"] == 3
 
@@ -92,9 +93,24 @@ def test_units_of_a_stage() -> None:
 def test_a_longer_context_changes_bytes_and_the_memory_map() -> None:
     found = by_group(program(), program(context=512))
     assert {(d.subject, d.field) for d in found["bytes"]} == {("gqa_dense attn.core", "kv_bytes")}
-    (kv,) = (d for d in found["memory"] if d.subject == "memory")
+    kv, *extents = found["memory"]
     assert (kv.field, kv.after) == ("hbm_kv", 2 * kv.before)
-    assert ("gqa_dense kv", "nbytes", 2) in {(d.subject, d.field, d.after / d.before) for d in found["memory"]}
+    assert {(d.subject, d.field) for d in extents} == {
+        ("gqa_dense kv in hbm", "nbytes"),
+        *((f"{name} in hbm", "address") for name in ("head weights", "activations")),
+    }
+
+
+def test_a_place_is_compared_thing_by_thing() -> None:
+    target = load_target("sn40l")
+    one, other = (place(program(*extra), target) for extra in ((), (Units("gqa_dense", "ffn.act", 3),)))
+    assert isinstance(one, Program) and isinstance(other, Program)
+    found = by_group(one, other)
+    assert {d.field for d in found["places"] if d.subject.endswith("ffn.act")} >= {"pcus"}
+    assert all(d.field for d in found["places"])  # the same stages, buffers and routes
+    gone = by_group(one, program())
+    assert {(d.field, d.before, d.after) for d in gone["sections"]} >= {("placed", True, False)}
+    assert all(d.after is None and not d.field for d in gone["places"])
 
 
 def test_a_cut_leaves_the_stages_their_names() -> None:

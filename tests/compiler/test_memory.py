@@ -11,8 +11,8 @@ from compiler.ir.actions import Class, Tier
 from compiler.ir.graph import Graph
 from compiler.ir.text import parse_schedule
 from compiler.passes.allocate import Demand, Layout, allocate
+from compiler.passes.banks import pmus_of
 from compiler.passes.lifetimes import live, share, surely_done
-from compiler.passes.map import pmus_of
 from compiler.pipeline import compile_schedule
 from compiler.place import place
 from compiler.placement import Buffer, BufferKind

@@ -15,6 +15,7 @@ from compiler.errors import InputError
 from compiler.ir.actions import ALL, Allocation, Axis, Experts, Tile
 from compiler.ir.graph import Graph, Phase
 from compiler.pipeline import compile_schedule
+from compiler.place import place
 from compiler.program import PROGRAM_VERSION, Program
 from compiler.program_json import FORMAT, parse_program, print_program
 from compiler.target import Target
@@ -56,6 +57,28 @@ def test_programs_of_other_sizes_read_back(graph: Make, target: Target, data: st
     g = graph(kind, sockets=sockets, batch=batch, context=data.draw(st.integers(64, 300)))
     text = print_program(compiled(g, target, data.draw(st.sampled_from(PRESETS))))
     assert print_program(parse_program(text, "p.json")) == text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_placed_program_reads_back(graph: Make, target: Target, kind: str) -> None:
+    g = graph(kind)
+    program = place(compiled(g, target), target)
+    assert isinstance(program, Program)
+    text = print_program(program)
+    again = parse_program(text, "p.json")
+    assert print_program(again) == text and again.placed and again.id == program.id
+    assert again.sections == program.sections and again.memory == program.memory
+    assert estimate(again, target, bound_of_program(again, target)) == estimate(program, target, bound_of(g, target))
+    value = json.loads(text)
+    section = value["runs"][1]["sections"][0]
+    for change, says in (
+        (lambda: section["place"]["stages"].pop(), "place.stages"),
+        (lambda: section["buffers"][0].update(readers=[99]), "buffers[0]"),
+    ):
+        change()
+        with pytest.raises(InputError) as error:
+            parse_program(json.dumps(value), "p.json")
+        assert f"p.json.runs[1].sections[0].{says}" in str(error.value)
 
 
 def test_what_an_executor_needs_is_in_the_program(graph: Make, target: Target) -> None:

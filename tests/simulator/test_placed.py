@@ -136,6 +136,8 @@ def test_placed_o3_stays_in_the_published_band(published: GraphOf, model: str, s
     placed, fitted = measure(graph, o3), measure(graph, o3, fidelity=Fidelity.ESTIMATE)
     assert placed.hbm_pct == pytest.approx(pct, rel=0.05)
     assert placed.latency_s == pytest.approx(fitted.latency_s, rel=0.01)
+    assert all(0 < s.link_share <= 1 for s in placed.sections)
+    assert not any(s.link_share for s in fitted.sections)
 
 
 @pytest.mark.parametrize("model", ["Meta-Llama-3.1-8B", "Mistral-7B-v0.1", "Llama-2-7b-chat-hf"])
