@@ -65,9 +65,21 @@ class Target:
         return self.pmus * self.pmu_bytes
 
     @cached_property
+    def bank_bytes(self) -> int:
+        return self.pmu_bytes // self.pmu_banks
+
+    @cached_property
     def peak_flops(self) -> float:
         """BF16 FLOP/s of a socket: pcus x lanes x stages multiply-accumulates a cycle."""
         return self.pcus * self.lanes * self.pcu_stages * 2 * self.clock_hz
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Once: a target is part of most cache keys."""
+        return hash(self.id)
 
     @cached_property
     def id(self) -> str:

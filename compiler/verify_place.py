@@ -69,7 +69,7 @@ def _verify_banks(section: Section, buffer: Buffer, at: BufferPlace, pmus: int, 
 
 def _after(later: Buffer, earlier: Buffer, section: Section, done: tuple[int, ...]) -> bool:
     """Whether everyone who uses `earlier` has finished when `later` begins."""
-    if always(later, section.tiles) or always(earlier, section.tiles):
+    if always(later, section) or always(earlier, section):
         return False
     lasting = earlier.lasting and earlier.kind is BufferKind.OUTPUT
     return not lasting and not users(earlier) & ~done[later.stage]

@@ -5,7 +5,9 @@ from compiler.target import Target
 
 def pmus_of(nbytes: int, copies: int, target: Target) -> int:
     """PMUs of a buffer of its own. Even and odd loop tiles lie in different banks: one is written, one read."""
-    bank = target.pmu_bytes // target.pmu_banks
+    bank = target.bank_bytes
+    if copies < 2:
+        return -(-nbytes // target.pmu_bytes)
     even, odd = even_odd(nbytes, copies)
     return -(-(-(-even // bank) - (-odd // bank)) // target.pmu_banks)
 
@@ -20,7 +22,7 @@ def even_odd(nbytes: int, copies: int) -> tuple[int, int]:
 
 def stripe_banks(nbytes: int, copies: int, pmus: int, target: Target) -> tuple[int, int]:
     """Banks of even and of odd loop tiles in each of `pmus` PMUs, where every PMU holds a share of each tile."""
-    bank = pmus * (target.pmu_bytes // target.pmu_banks)
+    bank = pmus * target.bank_bytes
     even, odd = even_odd(nbytes, copies)
     return -(-even // bank), -(-odd // bank)
 

@@ -35,15 +35,18 @@ def users(buffer: Buffer) -> int:
     return mask
 
 
-def always(buffer: Buffer, tiles: int) -> bool:
-    """Whether a buffer is live from the first stage on to the last."""
-    return tiles > 1 or (buffer.lasting and buffer.kind is not BufferKind.OUTPUT)
+def always(buffer: Buffer, section: Section) -> bool:
+    """Whether a buffer is live from the first stage on to the last: all are with several loop tiles in flight; else
+    what is there before the first stage, which an output is that the iteration before has left."""
+    if section.tiles > 1 or not buffer.lasting:
+        return section.tiles > 1
+    return buffer.kind is not BufferKind.OUTPUT or section.stages[buffer.stage].carried_bytes > 0
 
 
 def live(buffer: Buffer, section: Section) -> tuple[int, int]:
     """First and last stage during which a buffer is live."""
     end = len(section.stages) - 1
-    if always(buffer, section.tiles):
+    if always(buffer, section):
         return 0, end
     return buffer.stage, end if buffer.lasting else max([buffer.stage, *buffer.readers])
 
@@ -56,7 +59,7 @@ def share(section: Section, pmus: list[int]) -> list[list[int]]:
     out: list[list[int]] = [[] for _ in pmus]
     for b in sorted(range(len(pmus)), key=lambda b: (section.buffers[b].stage, b)):
         buffer = section.buffers[b]
-        fixed = always(buffer, section.tiles)
+        fixed = always(buffer, section)
         free = () if fixed else (n for n, mask in enumerate(used) if not mask & ~done[buffer.stage])
         taken = [n for n, _ in zip(free, range(pmus[b]), strict=False)]
         taken.extend(range(len(used), len(used) + pmus[b] - len(taken)))

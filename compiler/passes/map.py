@@ -207,10 +207,13 @@ def _build(
         stage = _stage(w, units[i], depth, wires.preds[i])
         _streams(stage, w, (off_chip, out), block, knobs, held)
         copies = depth + wires.lag[i] - 1 if several else depth
-        buffers = [*_outputs(i, w, copies, wires, knobs), *_staging(i, (w, stage, off_chip), wires, knobs, held)]
-        buffers = [b for b in buffers if b.nbytes]
-        stage.pmus = sum(pmus_of(b.nbytes, b.copies, target) for b in buffers)
-        stored.extend(buffers)
+        for b in (
+            *_outputs(i, w, copies, wires, (block, knobs)),
+            *_staging(i, (w, stage, off_chip), wires, knobs, held),
+        ):
+            if b.nbytes:
+                stage.pmus += pmus_of(b.nbytes, b.copies, target)
+                stored.append(b)
         stages.append(stage)
     prefetch = knobs.prefetch if any(s.prefetchable and s.weight_bytes for s in stages) else 0
     pmus = sum(s.pmus for s in stages)
@@ -307,14 +310,15 @@ def _output_bytes(e: Edge, copies: int, tiles: int, read_here: bool) -> int:
     return min(nbytes, copies * -(-e.total // tiles)) if e.whole and not read_here else nbytes
 
 
-def _outputs(i: int, w: Work, copies: int, wires: Wiring, knobs: Knobs) -> list[Buffer]:
+def _outputs(i: int, w: Work, copies: int, wires: Wiring, place: tuple[Block, Knobs]) -> list[Buffer]:
     """The output buffers of stage `i`."""
-    name, out = f"{w.op} output", []
+    (block, knobs), name, out = place, f"{w.op} output", []
     for e in w.outputs:
         nbytes = _output_bytes(e, copies, knobs.tiles, e.name in wires.inner)
         readers = wires.readers.get(e.name, ())
         made = -(-e.total // knobs.tiles) if e.whole else e.nbytes
-        out.append(Buffer(name, i, BufferKind.OUTPUT, nbytes, e.nbytes, made, e.copies(copies), readers, not readers))
+        stays = not readers or e.name in block.outputs
+        out.append(Buffer(name, i, BufferKind.OUTPUT, nbytes, e.nbytes, made, e.copies(copies), readers, stays))
     return out
 
 

@@ -107,6 +107,14 @@ def test_buffers_share_only_what_their_users_have_left(tiles: int, streams: bool
     assert [live(b, s) for b in s.buffers] == ([(0, 1), (1, 2), (2, 3), (3, 3)] if tiles == 1 else [(0, 3)] * 4)
 
 
+def test_what_an_iteration_leaves_to_the_next_is_never_shared() -> None:
+    """The last stage's output waits on chip while the next iteration begins: nothing of that may lie in its PMU."""
+    for carried, shared in ((0, [[0], [1], [0]]), (64, [[0], [1], [2]])):
+        s = section(stage("a"), stage("b", 0), stage("c", 1, carried_bytes=carried))
+        s.buffers = (buffer(0, 1), buffer(1, 2), buffer(2, lasting=True))
+        assert share(s, [1, 1, 1]) == shared
+
+
 def test_what_is_held_is_never_shared() -> None:
     s = section(stage("a"), stage("b", 0), stage("c", 1))
     s.buffers = (buffer(0, lasting=True, kind=BufferKind.WEIGHTS), buffer(1, 2), buffer(2, lasting=True))
