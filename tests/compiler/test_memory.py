@@ -198,3 +198,19 @@ def test_a_wrong_memory_map_is_our_fault() -> None:
     for wrong in (right[:1], (right[0], replace(right[1], address=4)), (right[0], replace(right[1], tier="ddr"))):
         with pytest.raises(CompilerFault):
             verify_memory(MemoryMap(5, 3, 0, 0, 0, 0, wrong))
+
+
+@pytest.mark.parametrize("kind", ["dense", "moe", "mla", "alternating"])
+def test_what_leaves_its_block_stays_to_the_end(graph: Make, target: Target, kind: str) -> None:
+    """Whether or not it is read inside too; and the carry of a loop is live before its stage, for the iteration after."""
+    program = compile_schedule(graph(kind), parse_schedule("fuse * all\nloop *"), target)
+    assert isinstance(program, Program), program
+    for s in program.sections:
+        block = program.block[s.block]
+        for i, at in enumerate(s.stages):
+            leaves = set(block.op[at.op].outputs) & set(block.outputs)
+            mine = [b for b in s.buffers if b.stage == i and b.kind is BufferKind.OUTPUT]
+            assert any(b.lasting for b in mine) or not leaves
+            assert all(b.lasting for b in mine if not b.readers)
+            if at.carried_bytes and leaves:
+                assert {live(b, s) for b in mine if b.lasting} == {(0, len(s.stages) - 1)}
