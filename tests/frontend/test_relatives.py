@@ -68,7 +68,7 @@ def test_caches_are_those_of_the_class(written: Callable[[str], str], name: str)
         ("gpt_neo", {"attention_types": [[["global", "far"], 2]]}, r"attention_types\[0\]: is a list"),
         ("gpt_neo", {"attention_types": [[["local"], 3]]}, "attention_types: has 3 entries for 4 layers"),
         ("gpt_neo", {"attention_layers": ["local"] * 4}, "attention_layers: differs from attention_types"),
-        ("internlm3", {"bias": False}, "bias: .* differs from attention_bias, qkv_bias"),
+        ("internlm3", {"bias": False}, "bias: .* differs from qkv_bias"),
         ("glm_moe_dsa", {"index_topk_pattern": "FSXS"}, r"index_topk_pattern\[2\]: is"),
         ("glm_moe_dsa", {"indexer_types": ["full"] * 3}, "indexer_types: has 3 entries for 4 layers"),
         ("glm_moe_dsa", {"indexer_types": ["shared"] * 4}, "begins with a layer that shares an indexer"),
