@@ -76,7 +76,7 @@ def distilbert_shell(facts: Facts, shell: Shell) -> Shell:
 def vit(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
     """Attention in both directions; `qkv_bias` (true when absent) is that of queries, keys and values."""
     heads, dim = _heads(facts, "heads")
-    bias = "qkvo" if facts.flag("vit_bias", True) else "o"
+    bias = "qkvo" if facts.flag("qkv_flag", True) else "o"
     return (_attention(heads, dim, bias),) * layers
 
 
@@ -86,6 +86,9 @@ def vit_shell(facts: Facts, shell: Shell, distilled: bool = False) -> Shell:
     patch = _sides(facts, "patch_size")
     if patch[0] != patch[1]:
         raise facts.error("patch_size", f"is {patch[0]} x {patch[1]}: patches are squares here", "one number")
+    if patch[0] > min(height, width):
+        what = f"is {patch[0]}, more than the image of {height} x {width} has"
+        raise facts.error("patch_size", what, f"1 to {min(height, width)}")
     stem = Patches(height, width, patch[0], facts.integer("image_channels"), distilled)
     facts.fixed("tokens_a_sequence", stem.tokens, "patches of the image, and the tokens in front of them")
     return replace(shell, stem=stem, head=EncoderHead(classifier=True), head_bias=True)
@@ -204,9 +207,11 @@ class Sides:
 def _t5_gated(facts: Facts, silent: str) -> bool:
     """`feed_forward_proj`: an activation, or "gated-" before it."""
     word = facts.word("t5_activation", ("relu", "gated-gelu", "gelu", "silu", "gated-silu", "gated-relu"), silent)
-    for fact in ("t5_gated", "t5_dense_activation"):
-        facts.ignore(fact, "feed_forward_proj says it")
-    return word.startswith("gated-")
+    gated = word.startswith("gated-")
+    facts.ignore("t5_dense_activation", "feed_forward_proj says it")
+    if facts.flag("t5_gated", gated) is not gated:
+        raise facts.error("t5_gated", f"differs from feed_forward_proj, which is {word}", f"{str(gated).lower()}")
+    return gated
 
 
 T5 = Sides(

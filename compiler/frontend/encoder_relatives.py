@@ -28,7 +28,7 @@ def _t5(architecture: str, config_class: str, sides: Sides, names: Names, defaul
         sides.ffns_of,
         Shell(names=names),
         (sides.shell,),
-        always_tied=True,
+        fixed_tied=True,
         activation=default,
         count=sides.count,
     )

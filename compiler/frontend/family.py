@@ -60,8 +60,7 @@ def stated_vocabulary(facts: Facts) -> int:
 class Family:
     """How a `model_type` is read. `config_class` is empty where transformers has no class of that type.
 
-    tied: whether the head is the embedding when the config is silent; always_tied: whatever it says; never_tied: the
-    class has a head of its own, and a config that says otherwise is refused.
+    tied: whether the head is the embedding when the config is silent; fixed_tied: whatever it says (None: as it says).
     """
 
     architecture: str
@@ -71,21 +70,18 @@ class Family:
     shell: Shell = Shell()
     adjust: tuple[Adjust, ...] = ()
     tied: bool = False
-    always_tied: bool = False
-    never_tied: bool = False
+    fixed_tied: bool | None = None
     activation: str = "silu"
     count: Callable[[Facts], int] = stated_layers
     vocabulary: Callable[[Facts], int] = stated_vocabulary
 
     def read_tied(self, facts: Facts) -> bool:
         """Whether the head is the embedding."""
-        if not self.always_tied:
-            tied = facts.flag("tied", self.tied)
-            if tied and self.never_tied:
-                raise facts.error("tied", f"is true, and {self.architecture} has a head of its own", "false, or no key")
-            return tied
-        facts.ignore("tied", f"the class of {facts.family} shares the table whatever the config says")
-        return True
+        if self.fixed_tied is None:
+            return facts.flag("tied", self.tied)
+        shares = "shares the table" if self.fixed_tied else "has a head of its own"
+        facts.ignore("tied", f"the class of {facts.family} {shares} whatever the config says")
+        return self.fixed_tied
 
     def read_shell(self, facts: Facts) -> Shell:
         shell = self.shell

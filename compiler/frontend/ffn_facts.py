@@ -213,6 +213,19 @@ def deepseek_v3(facts: Facts, layers: int) -> Ffns:
     return _deepseek(facts, layers, Scoring(function="sigmoid", normalise=True), "noaux_tc", bias=False)
 
 
+def glm4_moe(facts: Facts, layers: int) -> Ffns:
+    """As DeepSeek-V3, in every layer behind the dense ones (Glm4MoeDecoderLayer)."""
+    no_frequency(facts)
+    return deepseek_v3(facts, layers)
+
+
+def no_frequency(facts: Facts) -> None:
+    """InputError where `moe_layer_freq` is another number than 1 in a family whose code does not read it."""
+    every = facts.maybe_integer("moe_frequency")
+    if every not in (None, 1):
+        raise facts.error("moe_frequency", f"is {every}: {facts.family} reads every layer's kind elsewhere", "1")
+
+
 def _deepseek(facts: Facts, layers: int, usual: Scoring, method: str, bias: bool) -> Ffns:
     """Layer i is MoE when i >= first_k_dense_replace and moe_layer_freq divides i (the publisher's modeling code)."""
     moe = with_shared(facts, usual, LLAMA_EXPERTS)

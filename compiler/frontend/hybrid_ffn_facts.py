@@ -5,7 +5,7 @@ from typing import Final
 
 from compiler.frontend.alias import LIMIT
 from compiler.frontend.facts import Facts
-from compiler.frontend.ffn_facts import Ffns, choose, first_dense, qwen3_moe, routed, with_shared
+from compiler.frontend.ffn_facts import Ffns, choose, first_dense, no_frequency, qwen3_moe, routed, with_shared
 from compiler.frontend.layouts import (
     GRANITE_EXPERTS,
     JAMBA_EXPERTS,
@@ -113,9 +113,7 @@ def deepseek_v32(facts: Facts, layers: int) -> Ffns:
 
 def _sparse(facts: Facts, layers: int) -> list[bool]:
     items = per_layer(facts, "ffn_types", layers)
-    every = facts.maybe_integer("moe_frequency")
-    if every not in (None, 1):
-        raise facts.error("moe_frequency", f"is {every}: {facts.family} reads every layer's kind elsewhere", "1")
+    no_frequency(facts)
     if items is None:
         if facts.maybe_integer("first_dense", low=0) is None:
             raise facts.missing("first_dense", "add first_k_dense_replace, or mlp_layer_types with a word a layer")

@@ -147,8 +147,8 @@ HYBRIDS: Final[dict[str, Family]] = {
         linear_facts.nemotron_h,
         hybrid_ffn_facts.nemotron_h,
         Shell(names=_BACKBONE),
+        fixed_tied=False,
         count=linear_facts.nemotron_layers,
-        never_tied=True,
     ),
     "bamba": Family(
         "BambaForCausalLM",

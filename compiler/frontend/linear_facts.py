@@ -262,7 +262,10 @@ def _inner(facts: Facts) -> int:
 
 def mamba(facts: Facts, layers: int) -> Mixers:
     """Mamba in all layers."""
-    facts.ignore("ffn_width", "there is no feed-forward part")
+    width, stated = _inner(facts), facts.maybe_integer("ffn_width")
+    if stated not in (None, width):
+        what = f"is {stated}: the width of the mixer is expand x hidden_size, which is {width}"
+        raise facts.error("ffn_width", what, f"{width}, or no key")
     return (_selective(facts, facts.flag("use_bias", False), norms=False),) * layers
 
 

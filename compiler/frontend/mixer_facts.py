@@ -46,7 +46,10 @@ class Bias:
         if self.fact:
             return self.parts if facts.flag(self.fact, self.default) else ""
         names = ", ".join(self.parts)
-        facts.ignore("attention_bias", f"{facts.family} has a bias on {names} whatever the config says")
+        why = f"{facts.family} has a bias on {names} whatever the config says"
+        facts.ignore("attention_bias", why)
+        if set("qkv") <= set(self.parts):
+            facts.ignore("qkv_flag", why)
         others = ", ".join(letter for letter in "qkvo" if letter not in self.parts)
         rest = f", none on {others}" if others else ""
         facts.fixed("attention_bias", names, f"{facts.family} has a bias on {names}{rest}")
@@ -60,24 +63,37 @@ QKV_FIXED, QKV_STATED = Bias("qkv"), Bias("qkv", "attention_bias")
 
 @dataclass(frozen=True, slots=True)
 class QkRule:
-    """How queries and keys are normalised, when the flag `use_qk_norm` is true.
+    """How queries and keys are normalised, when the flag `fact` is true.
 
     default: the flag when absent, None where the family's code always normalises.
     rotated_only: not in layers that are not rotated (llama4).
+    quotient: the norms are as wide as heads of hidden / heads, and heads of another size do not fit them.
     """
 
     kind: QkNorm
     norm: Norm = RMS
+    fact: str = "qk_norm"
     default: bool | None = None
     rotated_only: bool = False
+    quotient: bool = False
 
-    def read(self, facts: Facts) -> QkNorm:
-        if self.default is not None:
-            return self.kind if facts.flag("qk_norm", self.default) else QkNorm.NONE
-        if facts.find("qk_norm") is not None and not facts.flag("qk_norm"):
-            raise facts.error("qk_norm", f"is false: {facts.family} always has these norms", "true, or no key")
-        facts.fixed("qk_norm", True, f"{facts.family} normalises queries and keys")
+    def read(self, facts: Facts, heads: int, head_dim: int) -> QkNorm:
+        """The norms of `heads` heads of `head_dim` elements; InputError where they do not fit the heads."""
+        if not self._there(facts):
+            return QkNorm.NONE
+        hidden = facts.integer("hidden")
+        if self.quotient and heads * head_dim != hidden:
+            what = f"is {head_dim}: norms of queries and keys in {facts.family} are made for hidden / heads"
+            raise facts.error("head_dim", what, f"hidden_size / num_attention_heads = {hidden / heads:g}")
         return self.kind
+
+    def _there(self, facts: Facts) -> bool:
+        if self.default is not None:
+            return facts.flag(self.fact, self.default)
+        if facts.find(self.fact) is not None and not facts.flag(self.fact):
+            raise facts.error(self.fact, f"is false: {facts.family} always has these norms", "true, or no key")
+        facts.fixed("qk_norm", True, f"{facts.family} normalises queries and keys")
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +183,7 @@ class Heads:
             alibi=alibi,
             softcap=bool(self.softcap) and facts.cap("softcap", None if self.softcap is True else self.softcap),
             rotary=0 if alibi else self.rotary.read(facts, head_dim),
-            qk_norm=self.qk_norm.read(facts) if self.qk_norm else QkNorm.NONE,
+            qk_norm=self.qk_norm.read(facts, heads, head_dim) if self.qk_norm else QkNorm.NONE,
             qk_norm_kind=self.qk_norm.norm if self.qk_norm else RMS,
             q_bias="q" in biased,
             k_bias="k" in biased,

@@ -66,7 +66,7 @@ EXPERTS: Final[dict[str, Family]] = {
     "olmoe": Family(
         "OlmoeForCausalLM",
         "OlmoeConfig",
-        Heads(spans.no_windows, kv=Kv.RULE, bias=(STATED,), qk_norm=QkRule(QkNorm.FULL)),
+        Heads(spans.no_windows, kv=Kv.RULE, bias=(STATED,), qk_norm=QkRule(QkNorm.FULL, quotient=True)),
         ffn_facts.olmoe,
         adjust=(clipped,),
     ),
@@ -96,7 +96,7 @@ EXPERTS: Final[dict[str, Family]] = {
             qk_norm=QkRule(QkNorm.HEAD, default=False),
             rotary=Rotary(0.5),
         ),
-        ffn_facts.deepseek_v3,
+        ffn_facts.glm4_moe,
     ),
     "minimax_m2": Family(
         "MiniMaxM2ForCausalLM",

@@ -155,6 +155,15 @@ def indexed_latent(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
     return tuple(replace(m, borrows_choice=there) if isinstance(m, LatentAttention) else m for m, there in pairs)
 
 
+def rope_head_latent(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
+    """Latent attention whose config spells `qk_rope_head_dim` as `head_dim` too (Glm4MoeLiteConfig)."""
+    mixers, stated = latent(facts, layers), facts.find("head_dim")
+    if stated is not None and facts.integer("head_dim") != facts.integer("rope"):
+        what = f"is {stated.value}, but qk_rope_head_dim {facts.value('rope')}"
+        raise facts.error("head_dim", what, f"one value: {facts.family} takes both for the same")
+    return mixers
+
+
 def _shared_indexers(facts: Facts, layers: int) -> list[bool]:
     """Which layers share: a word or a letter a layer, else the schedule of `index_topk_freq` and its offset."""
     for fact in ("indexer_types", "indexer_pattern"):
@@ -192,20 +201,10 @@ def dots(facts: Facts, layers: int) -> Ffns:
     return choose(facts, [index >= first for index in range(layers)], moe, bias=False)
 
 
-def glm_lite_latent(facts: Facts, layers: int) -> tuple[Mixer | None, ...]:
-    """Latent attention in all layers; the class reads `head_dim` as the rotary part."""
-    mixers, head_dim, rope = latent(facts, layers), facts.maybe_integer("head_dim"), facts.integer("rope")
-    if head_dim not in (None, rope):
-        what = f"is {head_dim}, but qk_rope_head_dim is {rope}: the class reads both as one"
-        raise facts.error("head_dim", what, f"{rope}, or no key")
-    return mixers
-
-
 def glm_lite(facts: Facts, layers: int) -> Ffns:
-    """The first layer dense, or as `mlp_layer_types` says; experts as in DeepSeek-V3."""
-    first = facts.maybe_integer("first_dense", low=0)
-    if first not in (None, 1) and facts.items("ffn_types") is None:
-        what = f"is {first}, which the class does not read: without mlp_layer_types its first layer alone is dense"
+    """By `mlp_layer_types`, else dense in the first layer alone (Glm4MoeLiteConfig)."""
+    if facts.find("ffn_types") is None and facts.integer("first_dense", low=0) != 1:
+        what = f"is {facts.value('first_dense')}: {facts.family} has one dense layer unless mlp_layer_types says other"
         raise facts.error("first_dense", what, "1, or mlp_layer_types with a word a layer")
     return deepseek_v32(facts, layers)
 
@@ -251,7 +250,7 @@ def opt(facts: Facts, shell: Shell) -> Shell:
 
 def mpt(facts: Facts, shell: Shell) -> Shell:
     """MptModel: no biases, ALiBi, plain queries and keys, a width of four times the hidden size."""
-    for fact, right in (("no_bias", True), ("alibi", True), ("qk_norm", False)):
+    for fact, right in (("no_bias", True), ("alibi", True), ("qk_layernorm", False)):
         if facts.flag(fact, right) is not right:
             what = f"is {str(not right).lower()}: the class of mpt has not got this"
             raise facts.error(fact, what, f"{str(right).lower()}, or no key")
@@ -273,7 +272,7 @@ def narrow_logits(facts: Facts, shell: Shell) -> Shell:
 
 def same_bias(facts: Facts, shell: Shell) -> Shell:
     """InternLM3Config: attention and feed-forward part both have biases, or neither."""
-    if facts.value("attention_bias") != facts.value("other_bias"):
-        what = f"({', '.join(spellings('other_bias'))}) differs from {', '.join(spellings('attention_bias'))}"
+    if facts.value("qkv_flag") != facts.value("other_bias"):
+        what = f"({', '.join(spellings('other_bias'))}) differs from {', '.join(spellings('qkv_flag'))}"
         raise facts.error("other_bias", what, "the same for both")
     return shell

@@ -79,7 +79,7 @@ _DENSE: Final[dict[str, Family]] = {
     "internlm3": Family(
         "LlamaForCausalLM",
         "InternLM3Config",
-        _STATED_HEADS,
+        replace(_STATED_HEADS, bias=(Bias("qkvo", "qkv_flag"),)),
         Plain(bias="other_bias"),
         adjust=(relative_facts.same_bias,),
     ),
@@ -178,7 +178,7 @@ _GPT: Final[dict[str, Family]] = {
         replace(
             _GPT_HEADS,
             bias=(Bias("qkvo"),),
-            qk_norm=QkRule(QkNorm.HEAD, LAYER_NORM, default=True),
+            qk_norm=QkRule(QkNorm.HEAD, LAYER_NORM, "qk_layernorm", default=True),
             rotary=Rotary(0.5),
         ),
         Plain(gated=False, default=True),
@@ -189,7 +189,7 @@ _GPT: Final[dict[str, Family]] = {
 
 _EXPERTS: Final[dict[str, Family]] = {
     "glm4_moe_lite": Family(
-        "Glm4MoeLiteForCausalLM", "Glm4MoeLiteConfig", relative_facts.glm_lite_latent, relative_facts.glm_lite
+        "Glm4MoeLiteForCausalLM", "Glm4MoeLiteConfig", relative_facts.rope_head_latent, relative_facts.glm_lite
     ),
     "glm_moe_dsa": Family(
         "GlmMoeDsaForCausalLM", "GlmMoeDsaConfig", relative_facts.indexed_latent, hybrid_ffn_facts.deepseek_v32
@@ -222,7 +222,7 @@ _EXPERTS: Final[dict[str, Family]] = {
     "qwen2_moe": Family(
         "Qwen2MoeForCausalLM",
         "Qwen2MoeConfig",
-        Heads(relative_facts.early_windows, bias=(Bias("qkv", "attention_bias", True),)),
+        Heads(relative_facts.early_windows, bias=(Bias("qkv", "qkv_flag", True),)),
         hybrid_ffn_facts.qwen2_moe,
     ),
     "flex_olmo": Family(

@@ -256,3 +256,21 @@ def test_parts_that_do_not_fit() -> None:
     both = Encoder((Layer(ways, Dense(8)),))
     spec = ModelSpec("m", "m", 16, 9, True, (Layer(two, Dense(8), cross=ways),), encoder=both)
     assert spec.params == build(spec, Workload(Phase.PREFILL, 1, 5, 1)).weight_elements
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "what"),
+    [
+        ("vit", {"image_size": 3, "patch_size": 8}, "patch_size: is 8, more than the image of 3 x 3"),
+        ("t5", {"is_gated_act": True}, "is_gated_act: differs from feed_forward_proj"),
+    ],
+)
+def test_contradictions_are_refused(written, name: str, changes: dict[str, Any], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        load_model(written(config(name) | changes))
+
+
+def test_a_classifier_has_a_head_of_its_own_whatever_the_config_says(written) -> None:
+    spec = load_model(written(config("vit") | {"tie_word_embeddings": True}))
+    assert spec.params == build(spec, Workload(Phase.PREFILL, 1, 8, 1)).weight_elements
+    assert spec.params == load_model(written(config("vit"))).params

@@ -5,6 +5,7 @@ import pytest
 from compiler.errors import InputError
 from compiler.frontend import inspect_facts, load_model, open_door
 from compiler.frontend.spec import Status
+from tests.frontend.small import SMALL
 
 
 def refused(spec_of, config, *words):
@@ -316,3 +317,29 @@ def test_a_soft_cap_is_there_unless_the_config_says_null(published, spec_of, key
 
     silent = {name: value for name, value in whole.items() if name != key}
     assert flops(whole) == flops(silent) > flops(whole | {key: None})
+
+
+# --- spellings that mean another thing in another family
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "key"),
+    [
+        ("gemma", {"qkv_bias": True}, "qkv_bias"),
+        ("youtu", {"qkv_bias": True}, "qkv_bias"),
+        ("phi", {"use_qk_norm": True}, "use_qk_norm"),
+        ("cohere", {"qk_layernorm": True}, "qk_layernorm"),
+        ("phi norms", {"head_dim": 10}, "head_dim: is 10"),
+        ("olmoe", {"head_dim": 10}, "head_dim: is 10"),
+        ("glm4_moe", {"moe_layer_freq": 2}, "moe_layer_freq: is 2"),
+        ("glm4_moe_lite", {"head_dim": 8}, "head_dim: is 8"),
+        ("glm4_moe_lite", {"first_k_dense_replace": 2}, "first_k_dense_replace: is 2"),
+    ],
+)
+def test_what_the_class_does_not_read_as_another_family_does_is_refused(spec_of, name, changes, key):
+    refused(spec_of, SMALL[name] | changes, key)
+
+
+def test_biases_fixed_by_the_code_are_those_of_the_config_that_repeats_them(spec_of, llama):
+    plain = llama | {"model_type": "qwen2"}
+    assert spec_of(plain | {"qkv_bias": True}).params == spec_of(plain).params

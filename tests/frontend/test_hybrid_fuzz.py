@@ -42,3 +42,13 @@ def test_any_fact_of_another_family(spec_of, name):
         for key in keys:
             for value in (3, True, [1], "x", ["linear_attention"] * 4):
                 attempt(spec_of, {key.split(".")[0]: value} | CONFIGS[name])
+
+
+def test_a_width_that_is_not_that_of_the_mixer_is_refused(spec_of):
+    with pytest.raises(InputError, match="intermediate_size: is 8"):
+        spec_of(CONFIGS["mamba"] | {"intermediate_size": 8})
+
+
+def test_the_head_of_nemotron_h_is_never_the_embedding(spec_of):
+    config = CONFIGS["nemotron_h"]
+    assert spec_of(config | {"tie_word_embeddings": True}).params == spec_of(config).params
