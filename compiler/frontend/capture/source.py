@@ -197,7 +197,7 @@ def returned(model: str, run: Run) -> Opened:
     registered()
     module.eval()
     mode = run.mode or FakeTensorMode(allow_non_fake_inputs=True)
-    given = inputs if inputs is None or isinstance(inputs, tuple) else (inputs,)
+    given = tuple(inputs) if isinstance(inputs, list | tuple) else None if inputs is None else (inputs,)
     config = getattr(module, "config", None)
     return Opened(find_place(model).name, type(module).__name__, module, mode, config, given)
 

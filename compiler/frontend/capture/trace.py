@@ -17,6 +17,7 @@ from compiler.frontend.capture.example import example
 from compiler.frontend.capture.export import capture as as_capture
 from compiler.frontend.capture.export import export
 from compiler.frontend.capture.failure import quiet
+from compiler.frontend.capture.given import is_image, sized
 from compiler.frontend.capture.ir import SOURCE_TOKENS, TRACED_TOKENS, Capture, Captured
 from compiler.frontend.capture.published import with_published
 from compiler.frontend.capture.record import Call, containers, first_names, kinds, owner_names, record, stacks
@@ -40,7 +41,7 @@ def capture(model: str, directory: Path | None = None) -> Captured:
 
 def capture_run(model: str, run: Run, directory: Path | None = None) -> Captured:
     """The capture of what the function that MODEL names returned; stored in `directory`."""
-    return _saved(model, trace(returned(model, run)), directory, run.read)
+    return _saved(model, trace(sized(returned(model, run))), directory, run.read)
 
 
 def _saved(model: str, made: Captured, directory: Path | None, read: tuple[Path, ...] = ()) -> Captured:
@@ -174,6 +175,9 @@ def _hidden_first(feed: tuple[str, ...], call: Call, previous: Call | None) -> t
 
 def _whole(opened: Opened, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
     """A module without a list of layers: all of it is one layer."""
+    if is_image(opened.inputs):
+        right = "a ModuleList of layers that work on tokens"
+        raise InputError(opened.name, "takes an image and has no list of layers that make tokens of it", right)
     program = export(opened.name, wrapper, args, kwargs, "")
     made = as_capture("layer0", program, 0)
     around = tuple(Capture(label, (), (), (), ()) for label in ("before", "after"))
