@@ -107,3 +107,9 @@ def test_an_image_fixes_the_tokens(tmp_path: Path) -> None:
 def test_an_image_without_layers_has_no_tokens(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="takes an image and has no list of layers"):
         graph(tmp_path, "Image(False), (torch.zeros(1, 3, 64, 48),)")
+
+
+@pytest.mark.parametrize("how", ["half()", "bfloat16()", "to(torch.float64)", "to(dtype=torch.bfloat16).eval()"])
+def test_a_module_of_another_type_is_the_same_graph(tmp_path: Path, how: str) -> None:
+    made = graph(tmp_path, f"Model().{how}, (torch.zeros(1, 8, dtype=torch.long),)")
+    assert shape(made) == shape(graph(tmp_path, "Model(), (torch.zeros(1, 8, dtype=torch.long),)"))
