@@ -113,3 +113,86 @@ def test_an_image_without_layers_has_no_tokens(tmp_path: Path) -> None:
 def test_a_module_of_another_type_is_the_same_graph(tmp_path: Path, how: str) -> None:
     made = graph(tmp_path, f"Model().{how}, (torch.zeros(1, 8, dtype=torch.long),)")
     assert shape(made) == shape(graph(tmp_path, "Model(), (torch.zeros(1, 8, dtype=torch.long),)"))
+
+
+FORWARDS = """
+class Own(Exception):
+    pass
+
+class Made(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(64, 64)
+        self.register_buffer("kept", torch.zeros(64))
+    def forward(self, x):
+        {}
+        return self.line(x)
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Made() for _ in range(2))
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+"""
+
+
+@pytest.mark.parametrize("made", ["Made()", "Stack()"])
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("raise Own('boom')", r"\(Made\) at mine.py:.*Own: boom"),
+        ("raise StopIteration", r"\(Made\) at mine.py:.*StopIteration"),
+        ("raise SystemExit(3)", r"\(Made\) at mine.py:.*SystemExit: 3"),
+        ("1 / 0", r"\(Made\) at mine.py:.*ZeroDivisionError"),
+        ("x = x if x.sum() > 0 else x + 1", r"\(Made\) at mine.py:.*ata.*ependent"),
+        ("self.kept.mul_(x[0, -1])", r"keeps activations in .*kept \(mine.py:"),
+        ("self.kept.copy_(x.sum(1)[0])", r"keeps activations in .*kept \(mine.py:"),
+    ],
+)
+def test_what_a_forward_may_not_do_is_refused_with_its_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], made: str, code: str, words: str
+) -> None:
+    text = BLOCK + FORWARDS.format(code) + f"\ndef make():\n    return {made}, (torch.zeros(2, 8, 64),)\n"
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(InputError, match=words):
+        open_door(f"{tmp_path / 'mine.py'}:make")
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("code", ["self.kept += 1", "self.last = x", "x = x * 1"])
+@pytest.mark.parametrize("made", ["Made()", "Stack()"])
+def test_a_counter_changes_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str], made: str, code: str) -> None:
+    text = BLOCK + FORWARDS.format(code) + f"\ndef make():\n    return {made}, (torch.zeros(2, 8, 64),)\n"
+    (tmp_path / "mine.py").write_text(text)
+    got = open_door(f"{tmp_path / 'mine.py'}:make").graph(Workload(Phase.PREFILL, 2, 32, 1, "bf16"))
+    layers = 1 if made == "Made()" else 2
+    contracts = [op.flops * got.repeats[b.kind] for b in got.blocks for op in b.ops if op.reduced]
+    assert sum(contracts) == layers * 2 * 64 * 64 * 64
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("return None", "returns NoneType, and no tensor"),
+        ("return {'a': 1}", "returns dict, and no tensor"),
+    ],
+)
+def test_a_forward_without_a_tensor_is_refused(tmp_path: Path, code: str, words: str) -> None:
+    text = BLOCK + FORWARDS.format(code) + "\ndef make():\n    return Made(), (torch.zeros(2, 8, 64),)\n"
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(InputError, match=words):
+        open_door(f"{tmp_path / 'mine.py'}:make")
+
+
+def test_a_dictionary_of_outputs_and_a_script(tmp_path: Path) -> None:
+    text = BLOCK + FORWARDS.format("return {'a': self.line(x)}")
+    text += "\ndef make():\n    return Made(), (torch.zeros(2, 8, 64),)\n"
+    text += "\ndef script():\n    return torch.jit.script(nn.Linear(8, 8)), (torch.zeros(2, 8, 8),)\n"
+    (tmp_path / "mine.py").write_text(text)
+    assert open_door(f"{tmp_path / 'mine.py'}:make").params == 64 * 65
+    with pytest.raises(InputError, match="not a torch.nn.Module of Python code"):
+        open_door(f"{tmp_path / 'mine.py'}:script")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from compiler.errors import InputError
-from compiler.frontend.capture.failure import FAILURES, place_of, quiet, reason
+from compiler.frontend.capture.failure import RAISED, place_of, quiet, reason
 from compiler.frontend.capture.ir import TRACED_TOKENS
 from compiler.frontend.capture.source import Opened
 
@@ -111,6 +111,8 @@ def _failure(opened: Opened, inputs: tuple[Any, ...]) -> BaseException | None:
         stack.enter_context(torch.no_grad())
         try:
             opened.module(*inputs)
-        except FAILURES as error:
+        except (InputError, MemoryError):
+            raise
+        except RAISED as error:
             return error
     return None

@@ -191,9 +191,9 @@ def returned(model: str, run: Run) -> Opened:
 
     made = run.made
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if not isinstance(module, torch.nn.Module):
+    if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
         right = "return a torch.nn.Module or (module, example_inputs)"
-        raise InputError(model, f"returned {type(module).__name__}, not a torch.nn.Module", right)
+        raise InputError(model, f"returned {type(module).__name__}, not a torch.nn.Module of Python code", right)
     registered()
     module.eval()
     mode = run.mode or FakeTensorMode(allow_non_fake_inputs=True)

@@ -21,7 +21,7 @@ from compiler.frontend.capture.given import is_image, sized
 from compiler.frontend.capture.ir import SOURCE_TOKENS, TRACED_TOKENS, Capture, Captured
 from compiler.frontend.capture.published import with_published
 from compiler.frontend.capture.record import Call, containers, first_names, kinds, owner_names, record, stacks
-from compiler.frontend.capture.sides import Sides, carried, hidden_number, repeated
+from compiler.frontend.capture.sides import Sides, carried, hidden_number, repeated, tensors
 from compiler.frontend.capture.source import Opened, open_module, returned
 from compiler.frontend.capture.surround import cut, stubbed
 from compiler.frontend.python_file import Run, python_place, run_function
@@ -204,7 +204,7 @@ def runnable(
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             out = self.inner(*args, **kwargs)
-            return getattr(out, "logits", None) if hasattr(out, "logits") else out[0] if not _plain(out) else out
+            return _first(opened.name, out)
 
     with opened.mode:
         if opened.inputs is not None:
@@ -212,10 +212,14 @@ def runnable(
         return Wrapper(), (), example(opened, source, target, whole)
 
 
-def _plain(out: Any) -> bool:
-    import torch
+def _first(name: str, out: Any) -> Any:
+    """The logits of what a model returned, or its first tensor. InputError where it has none."""
+    from torch.utils import _pytree
 
-    return isinstance(out, torch.Tensor)
+    values = tensors([getattr(out, "logits", None), *_pytree.tree_leaves(out)])
+    if not values:
+        raise InputError(name, f"its forward returns {type(out).__name__}, and no tensor in it", "return a tensor")
+    return values[0]
 
 
 def _captured(
