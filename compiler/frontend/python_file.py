@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from compiler.errors import InputError, nearest
+from compiler.frontend.fake import fake_mode, faked
 from compiler.frontend.watched import watched
 
 FORM = "path.py:function, where function() returns a ModelSpec or a torch.nn.Module"
@@ -56,7 +57,7 @@ def run_function(path: Path, function: str) -> Run:
     try:
         with watched() as read:
             exec(compile(tree, str(path), "exec"), module.__dict__)
-            mode = _fake_mode() if _uses_torch(tree) or "torch" in sys.modules else None
+            mode = fake_mode() if _uses_torch(tree) or "torch" in sys.modules else None
             made = _called(module.__dict__[function], mode)
     except InputError:
         raise
@@ -69,7 +70,7 @@ def run_function(path: Path, function: str) -> Run:
 
 def _called(function: Any, mode: Any) -> object:
     """What the function returns. A module whose constructor asks for numbers is made with memory, and then faked."""
-    inside: AbstractContextManager[object] = nullcontext() if mode is None else mode
+    inside: AbstractContextManager[object] = nullcontext() if mode is None else faked(mode)
     try:
         with inside:
             return function()
@@ -84,12 +85,6 @@ def _uses_torch(tree: ast.Module) -> bool:
     names = [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return any(name.split(".")[0] in ("torch", "transformers") for name in names)
-
-
-def _fake_mode() -> Any:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-
-    return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def _text(path: Path) -> str:

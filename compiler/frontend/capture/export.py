@@ -3,12 +3,14 @@
 import operator
 import warnings
 from collections.abc import Iterable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field, replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 from compiler.errors import InputError
-from compiler.frontend.capture.failure import FAILURES, is_model_code, place_of, reason
+from compiler.frontend.capture.failure import RAISED, is_model_code, place_of, reason
 from compiler.frontend.capture.ir import Argument, Capture, Node, Ref, Value
 
 
@@ -31,10 +33,13 @@ def export(name: str, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     import torch
 
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # torch.export warns about its own code
+        with torch.no_grad(), warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            # torch.export warns about its own code, and prints a graph where a value decides what comes next
+            warnings.simplefilter("ignore")
             exported = torch.export.export(module, args, kwargs, strict=False).run_decompositions({})
-    except FAILURES as error:
+    except (InputError, MemoryError):
+        raise
+    except RAISED as error:
         raise InputError(name, f"cannot be exported: {place_of(error, module)}: {reason(error)}") from error
     return read(name, exported, prefix, "inner" if getattr(module, "wraps", False) else "")
 
@@ -54,11 +59,31 @@ def read(name: str, exported: Any, prefix: str, wrapper: str) -> Program:
             made = _node(name, node, values)
             program.nodes.append(replace(made, module=made.module.removeprefix(wrapper).removeprefix(".")))
         elif node.op == "output":
-            leaves = [_argument(arg, values) for arg in node.args[0]]
-            program.results = [leaf.name for leaf in leaves if isinstance(leaf, Ref)]
+            outputs = zip(exported.graph_signature.output_specs, node.args[0], strict=True)
+            leaves = [(spec, _argument(arg, values)) for spec, arg in outputs]
+            found = [(spec, leaf.name) for spec, leaf in leaves if isinstance(leaf, Ref)]
+            program.results = [value for spec, value in found if spec.kind.name == "USER_OUTPUT"]
+            _refuse_kept(name, program, [(spec.target, value) for spec, value in found if spec.target is not None])
         elif node.users:
             raise InputError(name, f"has a part that is no operator: {node.op} {node.target}{_at(node)}")
     return program
+
+
+def _refuse_kept(name: str, program: Program, written: list[tuple[str, str]]) -> None:
+    """InputError where a (tensor of the module, value it gets) holds activations: a state that no step here carries.
+
+    A counter of calls is none.
+    """
+    depends = {value.name for value in program.inputs}
+    for node in program.nodes:
+        if depends.intersection(uses(node)):
+            depends.update(value.name for value in node.outputs)
+    for target, value in written:
+        if value in depends:
+            maker = next((node for node in program.nodes if value in {made.name for made in node.outputs}), None)
+            at = f" ({maker.line})" if maker is not None and maker.line else ""
+            what = f"keeps activations in {target.removeprefix('inner.')}{at} from one call to the next"
+            raise InputError(name, what, "describe the recurrence as a ModelSpec")
 
 
 def _placeholder(program: Program, node: Any, spec: Any, names: tuple[str, str], values: dict[Any, Argument]) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 #: Everything a model class is seen to raise; an interrupt or a lack of memory is none of it.
 FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError, ImportError, OSError)
 
+#: What code that a person wrote may raise, classes of its own among it; not what names bad input, nor a lack of memory.
+RAISED = (Exception, SystemExit)
+
 
 def reason(error: BaseException) -> str:
     """Type and first line of an exception."""
@@ -18,7 +21,7 @@ def reason(error: BaseException) -> str:
 
 def place_of(error: BaseException, module: Any) -> str:
     """`module path (Class) at file.py:line`: the innermost frame of model code an exception passed through."""
-    names = {id(part): name for name, part in module.named_modules()}
+    names = {id(part): name for name, part in _inside(module).named_modules()}
     found, path, owner = "", "", ""
     trace = error.__traceback__
     while trace is not None:
@@ -31,6 +34,11 @@ def place_of(error: BaseException, module: Any) -> str:
         trace = trace.tb_next
     where = f"{path or 'the model'} ({owner})" if owner else "the model"
     return f"{where} at {found}" if found else where
+
+
+def _inside(module: Any) -> Any:
+    """A module without what was put around it here."""
+    return module.inner if getattr(module, "wraps", False) else module
 
 
 def is_model_code(file: Path) -> bool:

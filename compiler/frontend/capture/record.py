@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compiler.errors import InputError
-from compiler.frontend.capture.failure import FAILURES, place_of, reason
+from compiler.frontend.capture.failure import RAISED, place_of, reason
 
 
 @dataclass(slots=True)
@@ -111,7 +111,9 @@ def record(opened: Any, run: Any, layers: Any) -> list[Call]:
         try:
             with torch.no_grad():
                 run()
-        except FAILURES as error:
+        except (InputError, MemoryError):
+            raise
+        except RAISED as error:
             raise InputError(
                 opened.name, f"cannot be traced: {place_of(error, opened.module)}: {reason(error)}"
             ) from error

@@ -9,6 +9,7 @@ from typing import Any
 
 from compiler.errors import InputError
 from compiler.frontend.capture.export import uses
+from compiler.frontend.capture.given import is_image
 from compiler.frontend.capture.ir import TRACED_TOKENS, Argument, Capture, Captured, Node, Ref, Value
 from compiler.frontend.capture.record import Call
 
@@ -42,12 +43,15 @@ class Sides:
     @classmethod
     def of(cls, opened: Any, calls: list[Call], encoders: int) -> "Sides":
         """From what the layers were called with. InputError where the number of tokens changes between layers."""
-        if opened.config is None or opened.inputs is not None:
+        if opened.inputs is None and opened.config is None:
             return cls(TRACED_TOKENS, 0, 0)
-        text = opened.module.main_input_name == "input_ids"
+        text = not is_image(opened.inputs) if opened.inputs else opened.module.main_input_name == "input_ids"
         if text and not encoders:
             return cls(TRACED_TOKENS, 0, 0)
-        own = [int(tensors(call.leaves)[hidden_number(call)].shape[-2]) for call in calls]
+        hidden = [tuple(tensors(call.leaves)[hidden_number(call)].shape) for call in calls]
+        if any(len(shape) != 3 for shape in hidden):
+            raise InputError(opened.name, f"gives its layers {hidden[0]}, and not (batch, tokens, width)")
+        own = [int(shape[-2]) for shape in hidden]
         first, last = own[:encoders], own[encoders:]
         for side in (first, last):
             if len(set(side)) > 1:

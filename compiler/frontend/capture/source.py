@@ -191,13 +191,13 @@ def returned(model: str, run: Run) -> Opened:
 
     made = run.made
     module, inputs = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
-    if not isinstance(module, torch.nn.Module):
+    if not isinstance(module, torch.nn.Module) or isinstance(module, torch.jit.ScriptModule):
         right = "return a torch.nn.Module or (module, example_inputs)"
-        raise InputError(model, f"returned {type(module).__name__}, not a torch.nn.Module", right)
+        raise InputError(model, f"returned {type(module).__name__}, not a torch.nn.Module of Python code", right)
     registered()
     module.eval()
     mode = run.mode or FakeTensorMode(allow_non_fake_inputs=True)
-    given = inputs if inputs is None or isinstance(inputs, tuple) else (inputs,)
+    given = tuple(inputs) if isinstance(inputs, list | tuple) else None if inputs is None else (inputs,)
     config = getattr(module, "config", None)
     return Opened(find_place(model).name, type(module).__name__, module, mode, config, given)
 

@@ -17,10 +17,11 @@ from compiler.frontend.capture.example import example
 from compiler.frontend.capture.export import capture as as_capture
 from compiler.frontend.capture.export import export
 from compiler.frontend.capture.failure import quiet
+from compiler.frontend.capture.given import is_image, sized
 from compiler.frontend.capture.ir import SOURCE_TOKENS, TRACED_TOKENS, Capture, Captured
 from compiler.frontend.capture.published import with_published
 from compiler.frontend.capture.record import Call, containers, first_names, kinds, owner_names, record, stacks
-from compiler.frontend.capture.sides import Sides, carried, hidden_number, repeated
+from compiler.frontend.capture.sides import Sides, carried, hidden_number, repeated, tensors
 from compiler.frontend.capture.source import Opened, open_module, returned
 from compiler.frontend.capture.surround import cut, stubbed
 from compiler.frontend.python_file import Run, python_place, run_function
@@ -40,7 +41,7 @@ def capture(model: str, directory: Path | None = None) -> Captured:
 
 def capture_run(model: str, run: Run, directory: Path | None = None) -> Captured:
     """The capture of what the function that MODEL names returned; stored in `directory`."""
-    return _saved(model, trace(returned(model, run)), directory, run.read)
+    return _saved(model, trace(sized(returned(model, run))), directory, run.read)
 
 
 def _saved(model: str, made: Captured, directory: Path | None, read: tuple[Path, ...] = ()) -> Captured:
@@ -174,6 +175,9 @@ def _hidden_first(feed: tuple[str, ...], call: Call, previous: Call | None) -> t
 
 def _whole(opened: Opened, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Captured:
     """A module without a list of layers: all of it is one layer."""
+    if is_image(opened.inputs):
+        right = "a ModuleList of layers that work on tokens"
+        raise InputError(opened.name, "takes an image and has no list of layers that make tokens of it", right)
     program = export(opened.name, wrapper, args, kwargs, "")
     made = as_capture("layer0", program, 0)
     around = tuple(Capture(label, (), (), (), ()) for label in ("before", "after"))
@@ -200,7 +204,7 @@ def runnable(
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             out = self.inner(*args, **kwargs)
-            return getattr(out, "logits", None) if hasattr(out, "logits") else out[0] if not _plain(out) else out
+            return _first(opened.name, out)
 
     with opened.mode:
         if opened.inputs is not None:
@@ -208,10 +212,14 @@ def runnable(
         return Wrapper(), (), example(opened, source, target, whole)
 
 
-def _plain(out: Any) -> bool:
-    import torch
+def _first(name: str, out: Any) -> Any:
+    """The logits of what a model returned, or its first tensor. InputError where it has none."""
+    from torch.utils import _pytree
 
-    return isinstance(out, torch.Tensor)
+    values = tensors([getattr(out, "logits", None), *_pytree.tree_leaves(out)])
+    if not values:
+        raise InputError(name, f"its forward returns {type(out).__name__}, and no tensor in it", "return a tensor")
+    return values[0]
 
 
 def _captured(
