@@ -208,35 +208,33 @@ def simulate(
     weights: Weights = "auto", frontend: Door = "auto", mtp: Mtp = False, as_json: AsJson = False,
 ) -> None:  # fmt: skip
     """Compile and simulate one step of MODEL under a schedule, or a program file as it is."""
-    from agent.evaluate import Fidelity, Measured, Rejected, evaluate
+    from agent.evaluate import placed_pair
     from agent.programs import program_file, simulate_file, simulation_json
     from agent.report import dumps, warning_lines, workload_json
     from compiler.frontend import model_summary
 
     program = program_file(model)
     if program is not None:
-        simulated = simulate_file(model, program, given(ctx))
+        machine, result = simulate_file(model, program, given(ctx))
         if as_json:
-            _print(dumps(simulation_json(program, *simulated)))
+            _print(dumps(simulation_json(program, machine, result)))
             return
         from agent.summary import console, show_simulation
 
-        show_simulation(console(), os.path.basename(model), program, simulated)
+        show_simulation(console(), os.path.basename(model), program, (machine, result))
         return
     settings = _settings(
         model=model, sockets=sockets, phase=phase, batch=batch, context=context, target=target, weights=weights,
         frontend=frontend, mtp=mtp,
     )  # fmt: skip
     found, graph, machine, steps = _scheduled(settings, schedule)
-    result, placed = (evaluate(graph, steps, machine, f) for f in (Fidelity.ESTIMATE, Fidelity.PLACED))
-    for evaluation in (result, placed):
-        if isinstance(evaluation, Rejected):
-            raise _refused(evaluation.diagnostics, f"{found.name} with {schedule}", as_json)
-    assert isinstance(result, Measured) and isinstance(placed, Measured)
-    warnings = warning_lines(found, graph, machine, result.report)
+    unplaced, placed, refused = placed_pair(graph, steps, machine)
+    if unplaced is None or placed is None:
+        raise _refused(refused, f"{found.name} with {schedule}", as_json)
+    warnings = warning_lines(found, graph, machine, placed.report)
     if as_json:
         head = {"model": model_summary(found), "workload": workload_json(graph.workload), "schedule": steps.text}
-        figures = {"report": result.report.to_json(), "placed": placed.report.to_json()}
+        figures = {"report": placed.report.to_json(), "unplaced": unplaced.report.to_json()}
         _print(dumps({**head, **figures, "warnings": list(warnings)}))
         return
     from agent.summary import console, line, model_lines, show_report, workload_words
@@ -247,7 +245,7 @@ def simulate(
     for text in warnings:
         line(screen, "warning", text, "bold yellow")
     screen.print()
-    show_report(screen, [(os.path.basename(schedule), result), ("placed", placed)], graph.workload)
+    show_report(screen, os.path.basename(schedule), placed, graph.workload, unplaced)
 
 
 @app.command()

@@ -119,9 +119,8 @@ def _places(section: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for stage, at in zip(section["stages"], place["stages"], strict=True):
         yield {**at, "name": f"{name} {stage['op']}"}
     yield from ({**b, "name": f"{name} {b['name']}"} for b in place["buffers"])
-    ops = [stage["op"] for stage in section["stages"]]
     for route in place["routes"]:
-        ends = " to ".join("outside" if route[e] is None else ops[route[e]] for e in ("producer", "consumer"))
+        ends = " to ".join(route[end] or "outside" for end in ("producer", "consumer"))
         yield {**route, "name": f"{name} route {ends}"}
 
 

@@ -56,6 +56,19 @@ def evaluate(graph: Graph, schedule: Schedule, target: Target, fidelity: Fidelit
     return Measured(estimate(program, target, bound_of(graph, target)))
 
 
+def placed_pair(
+    graph: Graph, schedule: Schedule, target: Target
+) -> tuple[Measured | None, Measured | None, tuple[Diagnostic, ...]]:
+    """The step without places and with them, or why it does not compile, or cannot be routed."""
+    found = []
+    for fidelity in (Fidelity.ESTIMATE, Fidelity.PLACED):
+        evaluation = evaluate(graph, schedule, target, fidelity)
+        if isinstance(evaluation, Rejected):
+            return None, None, evaluation.diagnostics
+        found.append(evaluation)
+    return found[0], found[1], ()
+
+
 def method_of(target: Target, fidelity: Fidelity = Fidelity.ESTIMATE) -> records.Method:
     """How figures come about: target, versions and fidelity. Records of another method are never served."""
     return records.Method(target.id, VERSION, fidelity.value)

@@ -1,7 +1,7 @@
 """Program files: recognised, read and simulated without a model, its schedule or the compiler's passes."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +64,8 @@ def target_of(program: Program, name: str, where: str) -> Target:
     return target
 
 
-def simulate_file(name: str, program: Program, given: Mapping[str, Any]) -> tuple[Target, tuple[Measured, ...]]:
-    """`simulate` of the program file `name`: the target, and the step on it, without places and (if it has some) with.
+def simulate_file(name: str, program: Program, given: Mapping[str, Any]) -> tuple[Target, Measured]:
+    """`simulate` of the program file `name`: the target, and the step on it.
 
     given: flags of the command line. Schedule, workload and model are the program's, so InputError for those.
     """
@@ -74,8 +74,7 @@ def simulate_file(name: str, program: Program, given: Mapping[str, Any]) -> tupl
             what = f"{name} is a program, which has its own"
             raise InputError(f"{flag} {value}", what, "leave the flag out, or name a model instead of the program")
     target = target_of(program, given.get("--target", ""), name)
-    forms = (program.unplaced, program) if program.placed else (program,)
-    return target, tuple(simulate_program(form, target, name) for form in forms)
+    return target, simulate_program(program, target, name)
 
 
 def simulate_program(program: Program, target: Target, where: str) -> Measured:
@@ -87,15 +86,15 @@ def simulate_program(program: Program, target: Target, where: str) -> Measured:
         raise InputError(where, f"cannot be so on {target.name}: {fault}", right) from None
 
 
-def simulation_json(program: Program, target: Target, steps: Sequence[Measured]) -> dict[str, Any]:
+def simulation_json(program: Program, target: Target, measured: Measured) -> dict[str, Any]:
     """The one object of `simulate FILE.json --json`: as from the model, but for what only a model knows."""
     ids = {"id": program.id, "graph_id": program.graph_id, "schedule_id": program.schedule_id}
     return {
         "model": {"name": program.model},
         "workload": workload_json(program.workload),
         "program": {**ids, "target_id": program.target_id, "compiler_version": program.compiler_version},
-        **{key: step.report.to_json() for key, step in zip(("report", "placed"), steps, strict=False)},
-        "warnings": list(memory_lines(program, target, steps[0].report)),
+        "report": measured.report.to_json(),
+        "warnings": list(memory_lines(program, target, measured.report)),
     }
 
 

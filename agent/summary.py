@@ -233,12 +233,11 @@ def show_places(out: Console, program: Program, target: Target) -> None:
     out.print()
 
 
-def show_report(out: Console, steps: list[tuple[str, Evaluation]], w: Workload) -> None:
-    """Simulated steps of one program: their key figures, then the sections of the last one, slowest first."""
-    last = steps[-1][1]
-    assert isinstance(last, Measured)
-    r = last.report
-    show_evaluations(out, steps, w, r.bound)
+def show_report(out: Console, name: str, measured: Measured, w: Workload, unplaced: Measured | None = None) -> None:
+    """A simulated step: key figures, where there are some also without places, then sections, slowest first."""
+    r = measured.report
+    rows = [(name, unplaced), ("placed", measured)] if unplaced else [(name, measured)]
+    show_evaluations(out, rows, w, r.bound)
     out.print()
     line(out, "limits", limit_words(r))
     hbm = f"HBM reads {nbytes(r.hbm_read_bytes)}, writes {nbytes(r.hbm_write_bytes)}"
@@ -247,8 +246,11 @@ def show_report(out: Console, steps: list[tuple[str, Evaluation]], w: Workload) 
     line(out, "hidden", f"{seconds(r.hidden_s)} of weight streaming runs behind other work")
     fullest = max(r.sections, key=lambda s: s.link_share)
     if fullest.link_share:
-        share = percent(fullest.link_share, 1.0)
-        line(out, "grid", f"the fullest link moves bytes {share} of the time, in {fullest.name}")
+        line(
+            out,
+            "grid",
+            f"the fullest link moves bytes {percent(fullest.link_share, 1.0)} of the time, in {fullest.name}",
+        )
     line(out, "PCUs", f"{100 * r.pcu_utilisation:.2f}% of peak FLOPs; {r.pcus_peak} allocated at most")
     out.print()
     grid = table("section", "runs", "time", "share", "PCUs", "limited by", left=("section",))
@@ -260,15 +262,15 @@ def show_report(out: Console, steps: list[tuple[str, Evaluation]], w: Workload) 
         out.print(f"and {len(r.sections) - 20} faster sections: --json lists all")
 
 
-def show_simulation(out: Console, name: str, program: Program, simulated: tuple[Target, tuple[Measured, ...]]) -> None:
+def show_simulation(out: Console, name: str, program: Program, simulated: tuple[Target, Measured]) -> None:
     """A simulated program file: as from its model, but for what only the model knows."""
-    target, steps = simulated
+    target, measured = simulated
     line(out, "program", f"{program.model}, {program.id}", "bold")
     line(out, "workload", workload_words(program, target))
-    for text in memory_lines(program, target, steps[0].report):
+    for text in memory_lines(program, target, measured.report):
         line(out, "warning", text, "bold yellow")
     out.print()
-    show_report(out, list(zip((name, "placed"), steps, strict=False)), program.workload)
+    show_report(out, name, measured, program.workload)
 
 
 def show_differences(out: Console, kind: str, lines: Sequence[tuple[str, str]]) -> None:

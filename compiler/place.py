@@ -15,8 +15,8 @@ from compiler.grid import Grid, grid_of
 from compiler.passes.banks import pmus_of, stripe_banks
 from compiler.passes.lifetimes import live, share, surely_done
 from compiler.passes.regions import Need, Region, Space, regions
-from compiler.passes.route import Flows, StageFlow, flows
-from compiler.placement import Buffer, BufferKind, BufferPlace, Range, SectionPlace, StagePlace
+from compiler.passes.route import OUTSIDE, Flows, StageFlow, flows
+from compiler.placement import Buffer, BufferKind, BufferPlace, Range, Route, SectionPlace, StagePlace
 from compiler.program import Program, Run, Section, Stage
 from compiler.target import Target
 from compiler.verify_place import verify_places
@@ -166,8 +166,9 @@ def _section_place(part: Part, local: list[Region], moved: Flows, grid: Grid, ta
     buffers = [
         _buffer_place(b, space, local[space.home].pmus[b], part.lives[b], target) for b, space in enumerate(part.spaces)
     ]
-    streams = moved.most_streams[1]
-    return SectionPlace(stages, tuple(buffers), tuple(moved.routes), inside, between, worst, moved.byte_hops, streams)
+    names = {**dict(enumerate(part.ops)), OUTSIDE: ""}
+    routes = tuple(Route(names[m.producer], names[m.consumer], m.nbytes, m.branches, m.hops) for m in moved.routes)
+    return SectionPlace(stages, tuple(buffers), routes, inside, between, worst, moved.byte_hops, moved.most_streams[1])
 
 
 def _buffer_place(b: int, space: Space, cells: list[int], life: tuple[int, int], target: Target) -> BufferPlace:

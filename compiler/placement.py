@@ -64,13 +64,11 @@ class BufferPlace:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """What one stage sends another a loop tile. hops: of its longest branch.
+    """What one stage sends another a loop tile, by name; empty for what is outside: memory, other sockets, the
+    iteration before. hops: of its longest branch."""
 
-    None is what lies outside the section: HBM, DDR, other sockets, the iteration before.
-    """
-
-    producer: int | None
-    consumer: int | None
+    producer: str
+    consumer: str
     nbytes: int
     branches: int
     hops: int

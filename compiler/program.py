@@ -4,7 +4,7 @@ All sockets run the same program (SPMD); sizes are those of the busiest socket. 
 in seconds: a program can be simulated on a target that is faster or slower than the one it was compiled for.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -84,8 +84,8 @@ class Section:
     """Stages resident together. `tiles` loop tiles flow through; `prefetch_bytes` of SRAM let streams run ahead.
 
     tile_tokens: tokens of a loop tile (the last may have fewer); context_rows: rows that a step of streaming softmax
-    takes; experts: a row for each op of routed experts. buffers: what lies in SRAM; place: where everything lies, None
-    until `place` has run.
+    takes; experts: a row for each op of routed experts.
+    buffers: what lies in SRAM; place: where everything lies, None until `place` has run.
     """
 
     name: str
@@ -187,12 +187,6 @@ class Program:
     def placed(self) -> bool:
         """Whether its sections have places on the grid."""
         return all(s.place is not None for s in self.sections)
-
-    @property
-    def unplaced(self) -> "Program":
-        """The same program without places: what a tuner compares."""
-        runs = tuple(replace(r, sections=tuple(replace(s, place=None) for s in r.sections)) for r in self.runs)
-        return replace(self, runs=runs) if self.placed else self
 
     @cached_property
     def id(self) -> str:

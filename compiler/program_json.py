@@ -149,9 +149,6 @@ def _check_place(section: Section, where: str) -> None:
     place = section.place
     if place is None:
         return
-    for r, route in enumerate(place.routes):
-        if max(-1 if end is None else end for end in (route.producer, route.consumer)) > last:
-            raise InputError(f"{where}.place.routes[{r}]", "of a stage that is not there", f"stages 0 to {last}")
     for name, have, need in (("stages", place.stages, section.stages), ("buffers", place.buffers, section.buffers)):
         if len(have) != len(need):
             raise InputError(f"{where}.place.{name}", f"{len(have)} places", f"{len(need)}, one each")

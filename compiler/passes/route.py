@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from compiler.grid import Grid
 from compiler.passes.regions import Need, Region, Space
-from compiler.placement import BufferKind, Route
+from compiler.placement import BufferKind
 
 
 class StageFlow(NamedTuple):
@@ -26,6 +26,8 @@ class StageFlow(NamedTuple):
     carried: int
 
 
+#: In moves, what is outside the section: HBM, DDR, other sockets, the iteration before.
+OUTSIDE = -1
 #: Bytes of one stream on each link that it uses.
 Load = dict[int, int]
 
@@ -34,6 +36,16 @@ def add(load: Load, links: Iterable[int], nbytes: int) -> None:
     """`nbytes` more over each of `links`."""
     for link in links:
         load[link] = load.get(link, 0) + nbytes
+
+
+class Move(NamedTuple):
+    """A route by stage index, as `compiler.placement.Route` has it by name."""
+
+    producer: int
+    consumer: int
+    nbytes: int
+    branches: int
+    hops: int
 
 
 @dataclass(slots=True)
@@ -48,7 +60,7 @@ class Flows:
     loads: list[tuple[int, bool, Load]]
     hops: list[int]
     port_bytes: list[int]
-    routes: list[Route]
+    routes: list[Move]
 
     def worst(self, stage: int, together: int, grid: Grid) -> tuple[int, int]:
         """Bytes that pass the slowest link of `stage`, inside and between chip tiles, before its own have passed.
@@ -115,7 +127,7 @@ def flows(
         units = region.pcus or [c for cells in region.pmus.values() for c in cells] or [0]
         taken = [(spaces[b].stage, b, stored[b], nbytes) for b, nbytes in needs[i].reads]
         if moves[i].carried and carry and not needs[i].reads:
-            taken.append((-1, -1 - i, carry, moves[i].carried))
+            taken.append((OUTSIDE, -1 - i, carry, moves[i].carried))
         for producer, b, cells, nbytes in taken:
             branch: Load = {}
             branches, hops = send(cells, units, nbytes, grid, branch)
@@ -123,7 +135,7 @@ def flows(
             for link, size in branch.items():  # what two readers take goes over a link once
                 tree[link] = max(tree.get(link, 0), size)
             trees[b] = (mask | 1 << i, tree)
-            out.routes.append(Route(None if producer < 0 else producer, i, nbytes, branches, hops))
+            out.routes.append(Move(producer, i, nbytes, branches, hops))
             out.hops[i] = max(out.hops[i], hops)
         hops = _outside(i, moves[i], region, (spaces, units, grid), out)
         results = [b for b in stored if spaces[b].stage == i and spaces[b].kind is BufferKind.OUTPUT]
@@ -154,7 +166,7 @@ def _outside(
         load: Load = {}
         out.loads.append((1 << i, each, load))
         streams, hops = memory(staged, nbytes, True, grid, load)
-        out.routes.append(Route(None, i, nbytes, streams, hops))
+        out.routes.append(Move(OUTSIDE, i, nbytes, streams, hops))
         if away:
             hops += send(away, units, nbytes * len(away) // len(staged), grid, load)[1]
         longest = max(longest, hops)
@@ -162,7 +174,7 @@ def _outside(
         given: Load = {}
         out.loads.append((1 << i, True, given))
         streams, hops = memory(units, move.outwards, False, grid, given)
-        out.routes.append(Route(i, None, move.outwards, streams, hops))
+        out.routes.append(Move(i, OUTSIDE, move.outwards, streams, hops))
         longest = max(longest, hops)
     return longest
 

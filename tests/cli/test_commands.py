@@ -74,8 +74,8 @@ def test_an_earlier_run_may_be_overwritten(rdutune: Run, tiny: Path) -> None:
 def test_the_best_schedule_simulates_to_the_reported_time(rdutune: Run, tiny: Path) -> None:
     said = rdutune("onboard", tiny, *QUICK, "--out", "run", "--json").json
     again = rdutune("simulate", tiny, *QUICK[2:], "--schedule", "run/best.schedule", "--json").json
-    assert again["report"] == said["best"]["report"]
-    assert again["placed"] == said["best"]["placed"] and again["placed"]["fidelity"] == "placed"
+    assert again["unplaced"] == said["best"]["report"]
+    assert again["report"] == said["best"]["placed"] and again["report"]["fidelity"] == "placed"
 
 
 def test_inspect_gives_model_work_and_facts_with_their_keys(rdutune: Run, tiny: Path) -> None:
