@@ -194,5 +194,5 @@ def test_a_dictionary_of_outputs_and_a_script(tmp_path: Path) -> None:
     text += "\ndef script():\n    return torch.jit.script(nn.Linear(8, 8)), (torch.zeros(2, 8, 8),)\n"
     (tmp_path / "mine.py").write_text(text)
     assert open_door(f"{tmp_path / 'mine.py'}:make").params == 64 * 65
-    with pytest.raises(InputError, match="not a torch.nn.Module of Python code"):
+    with pytest.raises(InputError, match=r"not a torch.nn.Module of Python code"):
         open_door(f"{tmp_path / 'mine.py'}:script")
