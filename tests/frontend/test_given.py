@@ -6,6 +6,7 @@ import pytest
 
 from compiler.errors import InputError
 from compiler.frontend import open_door
+from compiler.frontend.oracle import named_elements
 from compiler.ir.graph import Graph, Phase, Workload
 
 BLOCK = """
@@ -196,3 +197,17 @@ def test_a_dictionary_of_outputs_and_a_script(tmp_path: Path) -> None:
     assert open_door(f"{tmp_path / 'mine.py'}:make").params == 64 * 65
     with pytest.raises(InputError, match=r"not a torch.nn.Module of Python code"):
         open_door(f"{tmp_path / 'mine.py'}:script")
+
+
+@pytest.mark.parametrize(("order", "own"), [("a, b, a", 2), ("a, a, a", 1), ("a, b, c, a, b", 3)])
+def test_one_module_in_several_places_is_stored_once(tmp_path: Path, order: str, own: int) -> None:
+    text = BLOCK + FORWARDS.format("pass")
+    text += "\ndef make():\n    model, (a, b, c) = Stack(), (Made(), Made(), Made())\n"
+    text += f"    model.layers = nn.ModuleList([{order}])\n    return model, (torch.zeros(2, 8, 64),)\n"
+    (tmp_path / "mine.py").write_text(text)
+    model = open_door(f"{tmp_path / 'mine.py'}:make")
+    got = model.graph(Workload(Phase.PREFILL, 2, 32, 1, "bf16"))
+    contracts = [op.flops * got.repeats[b.kind] for b in got.blocks for op in b.ops if op.reduced]
+    assert sum(contracts) == len(order.split(",")) * 2 * 64 * 64 * 64
+    assert model.params == own * 64 * 65
+    assert sum(named_elements(got).values()) == model.params

@@ -8,9 +8,11 @@ stale where one of them has changed. An entry that cannot be read is removed and
 import hashlib
 import json
 import os
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from threading import get_ident
 
 from compiler.canonical import canonical_json, identity
 from compiler.errors import InputError
@@ -51,26 +53,40 @@ def load(directory: Path, key: str) -> Captured | None:
     try:
         data = json.loads(path.read_bytes())
         fresh = all(digest(Path(name)) == value for name, value in data["read"])
+        if data["check"] != _check(data["captured"]):
+            raise ValueError(f"{path} is not what was stored")
         return from_json(data["captured"]) if fresh else None
-    except FileNotFoundError:
+    except OSError:
         return None
-    except (ValueError, KeyError, TypeError):
-        path.unlink(missing_ok=True)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
         return None
 
 
-def save(directory: Path, key: str, captured: Captured, read: tuple[Path, ...] = ()) -> Path:
+def save(directory: Path, key: str, captured: Captured, read: tuple[Path, ...] = ()) -> Path | None:
     """Store a capture as canonical JSON; readers see the old entry or the new one, never half of it.
 
-    read: other files it depends on.
+    read: other files it depends on. None where nothing can be written there: the capture is good without being stored.
     """
-    directory.mkdir(parents=True, exist_ok=True)
     path = _path(directory, key)
-    fresh = path.with_suffix(f".{os.getpid()}.new")
-    entry = {"captured": to_json(captured), "read": [[str(other), digest(other)] for other in read]}
-    fresh.write_text(canonical_json(entry) + "\n", encoding="ascii")
-    fresh.replace(path)
+    fresh = path.with_suffix(f".{os.getpid()}.{get_ident()}.new")
+    made = to_json(captured)
+    entry = {"captured": made, "check": _check(made), "read": [[str(other), digest(other)] for other in read]}
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(canonical_json(entry) + "\n", encoding="ascii")
+        fresh.replace(path)
+    except OSError:
+        with suppress(OSError):
+            fresh.unlink(missing_ok=True)
+        return None
     return path
+
+
+def _check(made: object) -> str:
+    """What tells a stored capture from one that was changed on disk."""
+    return identity("check", made)
 
 
 def _path(directory: Path, key: str) -> Path:

@@ -98,13 +98,16 @@ def _size(module: Any) -> int:
 
 
 def record(opened: Any, run: Any, layers: Any) -> list[Call]:
-    """The calls of `layers` in the order of one forward. InputError naming the place where the model cannot run."""
+    """The calls of `layers` in the order of one forward; of a module listed twice, as calls of its first place.
+
+    InputError naming the place where the model cannot run.
+    """
     import torch
 
     calls: list[Call] = []
     with ExitStack() as stack:
         streams = stack.enter_context(_recording())
-        for index, layer in enumerate(layers):
+        for index, layer in {id(layer): (n, layer) for n, layer in reversed(list(enumerate(layers)))}.values():
             before, after = _hooks(index, calls, streams)
             stack.callback(layer.register_forward_pre_hook(before, with_kwargs=True).remove)
             stack.callback(layer.register_forward_hook(after, with_kwargs=True).remove)
@@ -117,8 +120,10 @@ def record(opened: Any, run: Any, layers: Any) -> list[Call]:
             raise InputError(
                 opened.name, f"cannot be traced: {place_of(error, opened.module)}: {reason(error)}"
             ) from error
+    several = {id(layer) for n, layer in enumerate(layers) if any(layer is other for other in layers[:n])}
     for call in calls:
-        call.print += _parameters(layers[call.layer])
+        own = f"layer {call.layer}" if id(layers[call.layer]) in several else ""  # its weights are stored once
+        call.print += _parameters(layers[call.layer]) + own
     return calls
 
 

@@ -55,8 +55,10 @@ def stubbed(lists: tuple[Any, ...], calls: list[Call]) -> Iterator[None]:
         of_layer.setdefault(call.layer, []).append((number, call))
     try:
         for index, own in of_layer.items():
-            layers, at = places[index]
-            layers[at] = _stub(whole[index], own)
+            stub = _stub(whole[index], own)
+            for (layers, at), layer in zip(places, whole, strict=True):
+                if layer is whole[index]:  # one module in several places is one stub
+                    layers[at] = stub
         yield
     finally:
         for (layers, at), layer in zip(places, whole, strict=True):
