@@ -51,11 +51,19 @@ class Check:
 def checks(graph: Make, model: str, levels: tuple[Level, ...]) -> tuple[Check, ...]:
     """Compare the graphs that `graph` makes of MODEL with the class MODEL names, by the levels that are `COUNTED`.
 
-    InputError where there is no class.
+    A module of a Python file has no cache of its own: it is not compared, unless that is all that was asked for.
+    InputError where there is no class, and there.
     """
+    from compiler.frontend.capture.given import sized
     from compiler.frontend.capture.source import open_module
 
-    opened = open_module(model)
+    opened = sized(open_module(model))
+    if opened.config is None and Level.CACHE in levels:
+        levels = tuple(level for level in levels if level is not Level.CACHE)
+        if not levels:
+            raise InputError(
+                f"{model}: --level cache", "a module of a Python file has no cache of its own", "params, flops"
+            )
     run: dict[Level, Callable[[Make, Any], Check]] = {
         Level.PARAMS: _params,
         Level.FLOPS: _flops,
@@ -196,8 +204,10 @@ def _repeats(head: Block, op: Op, opened: Any) -> int:
     """
     from compiler.frontend.capture.example import example
 
-    if opened.config is None or any(dim.name == "tokens" and dim.size > 1 for one in head.ops for dim in one.dims):
+    if any(dim.name == "tokens" and dim.size > 1 for one in head.ops for dim in one.dims):
         return 1
+    if opened.config is None:  # a module that a person wrote gives scores of all tokens, or of none
+        return TRACED_TOKENS if any(dim.name == "tokens" for dim in op.dims) else 1
     with opened.mode:
         asked = "logits_to_keep" in example(opened, 1, 1, False)
     every = START_TOKENS if getattr(opened.config, "is_encoder_decoder", False) else TRACED_TOKENS

@@ -72,3 +72,44 @@ def test_a_module_of_a_python_file_is_onboarded(rdutune: Run) -> None:
     assert said["best"]["report"]["latency_s"] <= said["presets"]["o3"]["latency_s"]
     again = rdutune("inspect", f"{NOVEL}:make", "--json").json
     assert again["model"]["params"] == said["model"]["params"]
+
+
+MODULE = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.gate = nn.RMSNorm(64), nn.Linear(64, 96)
+        self.up, self.down = nn.Linear(64, 96), nn.Linear(96, 64)
+
+    def forward(self, x):
+        y = self.norm(x)
+        return x + self.down(torch.relu(self.gate(y)) * self.up(y))
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.layers = nn.Embedding(100, 64), nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(64, 100)
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+def make():
+    return Model(), (torch.zeros(2, 8, dtype=torch.long),)
+"""
+
+
+def test_a_module_of_a_python_file(rdutune: Run, tmp_path: Path) -> None:
+    """Whatever its argument is called, and however many tokens its example has."""
+    (tmp_path / "mine.py").write_text(MODULE)
+    ended = rdutune("verify", f"{tmp_path / 'mine.py'}:make", "--json")
+    assert ended.code == 0, ended.err
+    [row] = ended.json
+    assert [(c["level"], c["equal"]) for c in row["checks"]] == [("params", True), ("flops", True)]
+    assert rdutune("verify", f"{tmp_path / 'mine.py'}:make", "--level", "cache").code == 2
