@@ -173,7 +173,8 @@ _NOT_PRODUCTS = ("ffn.combine", "ffn.shared_scale", "attn.hc_collapse", "ffn.hc_
 
 def _flops(make: Make, opened: Any) -> Check:
     graph = make(_workload())
-    head = graph.block.get("head") if _keeps(graph) else None  # an encoder's is computed as it is described
+    own = _keeps(graph) or opened.config is None
+    head = graph.block.get("head") if own else None  # an encoder's is computed as it is described
     ours = sum(
         _products(op, block)
         * _times(graph, block)
