@@ -3,6 +3,7 @@
 This is the only place where a spelling is written down. A dotted spelling is a path into nested objects.
 """
 
+from functools import cache
 from typing import Final
 
 #: Fact name -> spellings, the commonest first. Two spellings in one config must agree.
@@ -194,6 +195,8 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "other_bias": ("mlp_bias", "bias"),
     "enable_bias": ("enable_bias",),
     "no_bias": ("no_bias",),
+    "attention_kind": ("attn_config.attn_type",),
+    "ffn_kind": ("ffn_config.ffn_type",),
     "expansion": ("expansion_ratio",),
     "norm_before": ("do_layer_norm_before",),
     "no_final_norm": ("_remove_final_layer_norm",),
@@ -226,7 +229,7 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
     "rotary_dim": ("rotary_dim",),
     "rotary_share": ("partial_rotary_factor", "rotary_pct"),
     "dtype": ("dtype", "torch_dtype"),
-    "quantisation": ("quantization_config",),
+    "quantisation": ("quantization_config", "compression_config", "quantization"),
     "expert_storage": ("expert_dtype",),
     "architectures": ("architectures",),
     "model_type": ("model_type",),
@@ -237,6 +240,7 @@ STRUCTURAL: Final[dict[str, str]] = {
     "add_cross_attention": "cross attention",
     "alibi": "ALiBi positions",
     "attention_chunk_size": "chunked attention",
+    "attn_config.prefix_lm": "attention in both directions",
     "attn_logit_softcapping": "soft-capped attention scores",
     "attn_type_list": "a mixer for each layer",
     "block_configs": "a description of each block",
@@ -286,6 +290,13 @@ def spellings(fact: str) -> tuple[str, ...]:
     return ALIASES[fact]
 
 
+@cache
 def structural_keys() -> frozenset[str]:
-    """Top-level keys that carry structure in some family: the refused ones, and every spelling of every fact."""
-    return frozenset(STRUCTURAL) | {key.split(".")[0] for keys in ALIASES.values() for key in keys}
+    """Keys that carry structure in some family: the refused ones, every spelling of every fact, objects with those."""
+    return frozenset(STRUCTURAL) | structural_parents() | {key for keys in ALIASES.values() for key in keys}
+
+
+@cache
+def structural_parents() -> frozenset[str]:
+    """Top-level keys whose objects hold a spelling of a fact."""
+    return frozenset(key.split(".")[0] for keys in ALIASES.values() for key in keys if "." in key)

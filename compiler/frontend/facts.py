@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from compiler.errors import InputError
-from compiler.frontend.alias import LIMIT, LIMITS, OUTER_FACTS, STRUCTURAL, spellings, structural_keys
+from compiler.frontend.alias import (
+    LIMIT,
+    LIMITS,
+    OUTER_FACTS,
+    STRUCTURAL,
+    spellings,
+    structural_keys,
+    structural_parents,
+)
 from compiler.frontend.harmless import HARMLESS
 from compiler.frontend.read import Source, describe
 from compiler.frontend.spec import Fact, FactValue, Status
@@ -50,7 +58,7 @@ class Facts:
         """The value of `fact` under any spelling; None when absent or null; InputError when spellings disagree."""
         found: list[Found] = []
         for key in spellings(fact):
-            self._read.add(key.split(".")[0])
+            self._note(key)
             for values, outer in self._places(fact):
                 value = dig(values, key)
                 if value is not None:
@@ -61,6 +69,11 @@ class Facts:
                 what = f"is {describe(other.value)}, but {found[0].place} is {describe(found[0].value)}"
                 raise self._at(other.place, what, "one value: both are spellings of the same fact")
         return found[0] if found else None
+
+    def _note(self, key: str) -> None:
+        """Remember that `key`, and every object it is inside, was read."""
+        parts = key.split(".")
+        self._read.update(".".join(parts[:end]) for end in range(1, len(parts) + 1))
 
     def states(self, fact: str) -> bool:
         """Whether any spelling of `fact` is written down, null included."""
@@ -170,28 +183,32 @@ class Facts:
     def ignore(self, fact: str, why: str) -> None:
         """Record that the family's published code makes no use of `fact`."""
         for key in spellings(fact):
-            self._read.add(key)
-            value = self.source.values.get(key)
+            self._note(key)
+            value = dig(self.source.values, key)
             if value is not None:
                 self._facts[f"{fact}.ignored"] = Fact(fact, storable(value), self.source.label(key), f"ignored: {why}")
 
     def unread(self) -> None:
         """Report every key nobody read as an unknown fact; InputError for one that would change the structure."""
-        structural = structural_keys()
         for key, value in self.source.values.items():
-            if key in self._read or key in HARMLESS or value is None:
-                continue
-            if key not in structural:
-                self._unknown(key, value, self.source.label(key))
-            elif not _says_nothing(value):
-                meaning = STRUCTURAL.get(key, "structure")
-                what = f"is {describe(value)}: {meaning} that {self.family} as described here has not got"
-                raise self._at(
-                    self._place(key, False),
-                    what,
-                    "remove the key if the model does not use it, or describe it in Python",
-                )
+            if key not in self._read:
+                self._unread_one(key, key, value)
+            elif key in structural_parents() and isinstance(value, dict):
+                for inner in [name for name in value if f"{key}.{name}" not in self._read]:
+                    self._unread_one(f"{key}.{inner}", inner, value[inner])
         self._unread_outer()
+
+    def _unread_one(self, key: str, name: str, value: object) -> None:
+        """`key` is nobody's: `name` inside the objects it is in."""
+        if name in HARMLESS or value is None or (key != name and _says_nothing(value)):
+            return
+        if key not in structural_keys():
+            self._unknown(key, value, self.source.label(key))
+        elif not _says_nothing(value):
+            meaning = STRUCTURAL.get(key, "structure")
+            what = f"is {describe(value)}: {meaning} that {self.family} as described here has not got"
+            right = "remove the key if the model does not use it, or describe it in Python"
+            raise self._at(self._place(key, False), what, right)
 
     def _unread_outer(self) -> None:
         """Report what surrounds a nested language model (a vision part, for instance)."""

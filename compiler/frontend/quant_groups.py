@@ -36,6 +36,8 @@ def compressed_tensors(table: Table) -> tuple[Rule, ...]:
             continue  # activations or a cache only
         targets = _targets(group)
         rules.append(Rule(_scheme(weights), _EVERY, targets))
+    if len({rule.scheme for rule in rules if not rule.targets}) > 1:
+        raise table.error("config_groups", "has two groups for every Linear, of different types", "one of them")
     if not rules:
         raise table.error("config_groups", "has no group with weights", "at least one")
     return (*(r for r in rules if r.targets), *(r for r in rules if not r.targets))

@@ -254,6 +254,8 @@ def mpt(facts: Facts, shell: Shell) -> Shell:
         if facts.flag(fact, right) is not right:
             what = f"is {str(not right).lower()}: the class of mpt has not got this"
             raise facts.error(fact, what, f"{str(right).lower()}, or no key")
+    facts.word("attention_kind", ("multihead_attention",), "multihead_attention")
+    facts.word("ffn_kind", ("mptmlp",), "mptmlp")
     if facts.number("expansion", 4.0) != 4:
         raise facts.error("expansion", "is not 4, the only one that the class of mpt has", "4, or no key")
     return shell

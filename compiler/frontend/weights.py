@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 
@@ -18,6 +19,8 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 #: The longest header the safetensors format allows, in bytes.
 HEADER_LIMIT = 100_000_000
+#: The longest name of a file that file systems have, in bytes.
+NAME_LIMIT = 255
 #: Other things that end in .safetensors: adapters, and the same weights under their publisher's names.
 _OTHERS = ("adapter", "consolidated")
 
@@ -109,11 +112,17 @@ def _weight_map(index: Path) -> dict[str, str]:
     places = read_object(index, "an index of weights").get("weight_map")
     if not isinstance(places, dict) or not places:
         raise InputError(f"{index}: weight_map", f"is {describe(places)}", "an object: tensor -> file")
-    good = {shard for shard in set(map(str, places.values())) if shard.endswith(".safetensors") and "/" not in shard}
+    good = {shard for shard in set(map(str, places.values())) if _file_name(shard)}
     for key, shard in places.items():
         if not isinstance(shard, str) or shard not in good:
             raise InputError(f"{index}: weight_map.{key}", f"is {describe(shard)}", "a .safetensors file beside it")
     return places
+
+
+def _file_name(shard: str) -> bool:
+    """Whether `shard` can be a weights file beside its index."""
+    named = shard.endswith(".safetensors") and "/" not in shard
+    return named and len(shard.encode("utf-8", "replace")) <= NAME_LIMIT
 
 
 def _headers(paths: list[Path]) -> tuple[dict[str, StoredTensor], tuple[tuple[str, str], ...]]:
@@ -171,13 +180,19 @@ def _object(path: Path, text: bytes) -> dict[str, object]:
 
 def _tensors(path: Path, header: dict[str, object], data: int) -> dict[str, StoredTensor]:
     """The header's entries, checked against each other and against the `data` bytes the file has behind it."""
-    out, last = {}, 0
+    out, spans = {}, []
     for key, entry in header.items():
         tensor, begin, end = _entry(path, key, entry)
         if end - begin != tensor.nbytes:
             what = f"has {end - begin:,} bytes for {key}, whose shape and type take {tensor.nbytes:,}"
             raise InputError(str(path), what, "fetch the file again")
-        out[key], last = tensor, max(last, end)
+        out[key] = tensor
+        spans += [(begin, end, key)] if end > begin else []
+    spans.sort()
+    for (_, end, key), (begin, _, other) in pairwise(spans):
+        if begin < end:
+            raise InputError(str(path), f"has {key} and {other} in the same bytes", "fetch the file again")
+    last = spans[-1][1] if spans else 0
     if last > data:
         raise InputError(str(path), f"is cut short: {data:,} of {last:,} bytes of data", "fetch the file again")
     return out

@@ -340,6 +340,27 @@ def test_what_the_class_does_not_read_as_another_family_does_is_refused(spec_of,
     refused(spec_of, SMALL[name] | changes, key)
 
 
+@pytest.mark.parametrize(
+    ("name", "group", "inner", "value"),
+    [
+        ("mpt", "attn_config", "kv_n_heads", 2),
+        ("mpt", "attn_config", "attn_type", "multiquery_attention"),
+        ("mpt", "attn_config", "prefix_lm", True),
+        ("mpt", "ffn_config", "ffn_type", "mptglu"),
+        ("mpt", "ffn_config", "moe_num_experts", 4),
+        ("dbrx", "attn_config", "alibi", True),
+    ],
+)
+def test_a_key_inside_an_object_is_refused_by_its_place(spec_of, name, group, inner, value):
+    config = SMALL[name] | {group: SMALL[name].get(group, {}) | {inner: value}}
+    refused(spec_of, config, f"{group}.{inner}: is")
+
+
+def test_a_key_inside_an_object_that_nobody_knows_is_reported(spec_of):
+    spec = spec_of(SMALL["dbrx"] | {"ffn_config": SMALL["dbrx"]["ffn_config"] | {"mystery": 3}})
+    assert fact(spec, "ffn_config.mystery").status is Status.UNKNOWN
+
+
 def test_biases_fixed_by_the_code_are_those_of_the_config_that_repeats_them(spec_of, llama):
     plain = llama | {"model_type": "qwen2"}
     assert spec_of(plain | {"qkv_bias": True}).params == spec_of(plain).params

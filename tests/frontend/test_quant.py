@@ -324,6 +324,16 @@ def test_hf_quant_config_that_makes_no_sense(tmp_path, llama, quantization, conf
         (packed(8, "float") | {"sparsity_config": {"format": "sparse-24-bitmask"}}, "sparse-24"),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {"targets": ["Linear"]}}}, "config_groups"),
         ({"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8}}}}, "targets"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {
+                    str(bits): {"targets": ["Linear"], "weights": {"num_bits": bits, "group_size": 16}}
+                    for bits in (4, 8)
+                },
+            },
+            "config_groups: has two groups",
+        ),
         ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "W4A8_AWQ"),
     ],
 )
@@ -340,3 +350,10 @@ def test_an_unknown_method_says_what_is_supported(spec_of, llama):
         build(spec, DECODE)
     for method in ("fp8", "mxfp4", "modelopt", "compressed-tensors", "gptq", "awq", "bitsandbytes"):
         assert method in caught.value.right
+
+
+@pytest.mark.parametrize("key", ["quantization", "compression_config"])
+def test_other_keys_that_say_how_weights_are_stored(spec_of, llama, key):
+    assert weights(spec_of(llama | {key: AWQ})) == weights(spec_of(llama | {"quantization_config": AWQ}))
+    with pytest.raises(InputError, match=f"config.json: {key}.quant_method"):
+        spec_of(llama | {key: {"group_size": 64, "bits": 4}})

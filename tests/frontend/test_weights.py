@@ -337,3 +337,16 @@ def test_weights_alone_are_no_model(tmp_path):
     write(tmp_path / "model.safetensors", tensors())
     with pytest.raises(InputError, match="holds weights"):
         load_model(str(tmp_path / "model.safetensors"))
+
+
+def test_an_index_with_a_name_no_file_can_have(folder):
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "x" * 300 + ".safetensors"}}))
+    assert "weight_map.a is" in facts(folder)[0].value
+
+
+def test_tensors_in_the_same_bytes(folder):
+    entry = {"dtype": "BF16", "shape": [2], "data_offsets": [0, 4]}
+    text = json.dumps({"a": entry, "b": entry}).encode()
+    (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+    with pytest.raises(InputError, match="has a and b in the same bytes"):
+        read_header(folder / "model.safetensors")
