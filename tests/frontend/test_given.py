@@ -211,3 +211,40 @@ def test_one_module_in_several_places_is_stored_once(tmp_path: Path, order: str,
     assert sum(contracts) == len(order.split(",")) * 2 * 64 * 64 * 64
     assert model.params == own * 64 * 65
     assert sum(named_elements(got).values()) == model.params
+
+
+def test_a_size_that_is_the_number_of_traced_tokens_is_no_fault(tmp_path: Path) -> None:
+    """13 queries a key, expanded: heads and tokens have one size."""
+    text = """
+import torch
+from torch import nn
+
+class Made(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q, self.kv, self.o = nn.Linear(64, 208), nn.Linear(64, 16), nn.Linear(208, 64)
+
+    def forward(self, x):
+        b, t, _ = x.shape
+        q = self.q(x).view(b, t, 26, 8).transpose(1, 2)
+        kv = self.kv(x).view(b, t, 2, 8).transpose(1, 2)[:, :, None].expand(b, 2, 13, t, 8).reshape(b, 26, t, 8)
+        a = nn.functional.scaled_dot_product_attention(q, kv, kv, is_causal=True)
+        return x + self.o(a.transpose(1, 2).reshape(b, t, 208))
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.layers = nn.Embedding(100, 64), nn.ModuleList(Made() for _ in range(2))
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+def make():
+    return Model(), (torch.zeros(1, 8, dtype=torch.long),)
+"""
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(InputError, match="sizes other than 13"):
+        open_door(f"{tmp_path / 'mine.py'}:make").graph(Workload(Phase.DECODE, 1, 16, 1))

@@ -17,7 +17,7 @@ from compiler.frontend.capture.dims import Names, crosses, name_dims
 from compiler.frontend.capture.emit import Emitter
 from compiler.frontend.capture.folds import completed, folded
 from compiler.frontend.capture.groups import grouped
-from compiler.frontend.capture.ir import Capture, Captured
+from compiler.frontend.capture.ir import TRACED_TOKENS, Capture, Captured
 from compiler.frontend.capture.latent import Layer
 from compiler.frontend.capture.roles import named
 from compiler.frontend.capture.seen import Call
@@ -56,7 +56,14 @@ def lower(captured: Captured, workload: Workload) -> Graph:
         raise InputError(captured.model, what, "phase prefill")
     last = stages[-1].stage.workload
     head = None if after is None else _head(captured, after, last if encoder else _edge_workload(workload))
-    blocks, sequence = _blocks(captured, sides, head, (checkpoint, workload.weights, kept))
+    try:
+        blocks, sequence = _blocks(captured, sides, head, (checkpoint, workload.weights, kept))
+    except ValueError as error:
+        if "a dimension twice" not in str(error):
+            raise
+        what = f"its dimensions cannot be told apart: {error}"
+        right = f"sizes other than {TRACED_TOKENS}, the tokens of a trace, or a description in Python"
+        raise InputError(captured.model, what, right) from error
     shown = last if image else workload
     if captured.fixed and captured.middle is not None and workload.phase is Phase.PREFILL:
         shown = replace(workload, context=captured.fixed)
