@@ -79,14 +79,18 @@ def open_source(model: str) -> Source:
 
 
 def has_reader(model: str) -> bool:
-    """Whether MODEL names a type, or a config of a type, that is read here. InputError for what is no configuration."""
+    """Whether MODEL names a type, or a config, that a reader here decides on: of a type in the table, or of one nobody
+    knows that names a class in the table. InputError for what is no configuration.
+    """
     if model in FAMILIES:
         return True
     path = Path(model)
     if not path.exists():
         return False
-    found = Facts(open_source(model), "a model").find("model_type")
-    return found is not None and found.value in FAMILIES
+    source = open_source(model)
+    if Facts(source, "a model").find("model_type") is None:
+        return False
+    return not is_unknown(source) or bool(_classes_here(source))
 
 
 def read_spec(source: Source) -> ModelSpec:
@@ -190,20 +194,25 @@ def classified(source: Source) -> Classified:
     return classify_with(source, str(found.value if found else ""), types, read_spec)
 
 
+def _classes_here(source: Source) -> tuple[str, ...]:
+    """The types in the table whose class `architectures` names, where transformers has no such type itself."""
+    facts = Facts(source, "a model")
+    model_type, names = facts.find("model_type"), facts.items("architectures") or []
+    if model_type is None or len(names) != 1 or in_transformers(str(model_type.value)):
+        return ()
+    return tuple(name for name, family in FAMILIES.items() if family.architecture == names[0])
+
+
 def _by_architecture(source: Source) -> str:
     """The supported type whose class `architectures` names, "" where there is none or the type has a class of its own.
 
     For types that are a supported one under another name (as kimi_k2 was). A type transformers knows is not: its class
     may differ, whatever a config claims; nor is one with a key that nobody here knows.
     """
-    facts = Facts(source, "a model")
-    model_type, names = facts.find("model_type"), facts.items("architectures") or []
     known = structural_keys() | HARMLESS
-    if model_type is None or len(names) != 1 or any(key not in known for key in source.values):
+    if any(key not in known for key in source.values):
         return ""
-    if in_transformers(str(model_type.value)):
-        return ""
-    return next((name for name, family in FAMILIES.items() if family.architecture == names[0]), "")
+    return next(iter(_classes_here(source)), "")
 
 
 def _check_architecture(facts: Facts, family: Family) -> None:

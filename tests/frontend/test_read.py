@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compiler.errors import InputError
-from compiler.frontend import load_model
+from compiler.frontend import Frontend, load_model, open_door
 
 
 def refused(model: object) -> InputError:
@@ -166,3 +166,20 @@ def test_class_defaults():
         assert load_model(model_type).params > 0
     assert "num_experts_per_tok" in refused("deepseek_v2").what  # null in the class
     assert "config.json" in refused("kimi_k2").right
+
+
+@pytest.mark.parametrize("value", [[], {}, ["llama"], 3, True])
+def test_a_type_that_is_no_name_is_refused_at_the_door(tmp_path, llama, value):
+    (tmp_path / "config.json").write_text(json.dumps(llama | {"model_type": value}))
+    with pytest.raises(InputError, match="model_type"):
+        open_door(str(tmp_path))
+
+
+def test_a_type_nobody_knows_with_an_unknown_key_is_not_its_class(tmp_path, llama):
+    """It is not taken for what `architectures` names: the key may be what makes the type new."""
+    mine = llama | {"model_type": "lama2", "architectures": ["LlamaForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(mine))
+    assert open_door(str(tmp_path)).door is Frontend.SPEC
+    (tmp_path / "config.json").write_text(json.dumps(mine | {"strange_gate": 3}))
+    with pytest.raises(InputError, match="strange_gate"):
+        open_door(str(tmp_path))
