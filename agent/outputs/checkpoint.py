@@ -1,6 +1,5 @@
 """The weights of a class as its checkpoint has them, and each weight of a graph out of that."""
 
-import re
 from dataclasses import dataclass
 from math import prod
 from tempfile import TemporaryDirectory
@@ -22,13 +21,6 @@ LAYOUT: dict[tuple[str, str], tuple[str, str]] = {
     ("phi3", "gate_up_proj.weight"): ("", "hidden"),
     ("glm", "gate_up_proj.weight"): ("", "hidden"),
     ("glm4", "gate_up_proj.weight"): ("", "hidden"),
-    ("falcon", "query_key_value.weight"): ("kv_heads", "hidden"),
-    ("falcon", "query_key_value.bias"): ("kv_heads", ""),
-    ("gpt_neox", "query_key_value.weight"): ("kv_heads", "hidden"),
-    ("gpt_neox", "query_key_value.bias"): ("kv_heads", ""),
-    ("bloom", "query_key_value.weight"): ("kv_heads", "hidden"),
-    ("bloom", "query_key_value.bias"): ("kv_heads", ""),
-    ("lfm2", "conv.in_proj.weight"): ("", "hidden"),
     ("qwen3_next", "in_proj_qkvz.weight"): ("groups", "hidden"),
     ("qwen3_next", "in_proj_ba.weight"): ("groups", "hidden"),
     ("qwen3_next", "conv1d.weight"): ("", "kernel"),
@@ -90,10 +82,9 @@ class Weights:
         return Named(dims, stored.reshape([d.size for d in tensor.dims]))
 
     def _stored(self, key: str) -> Any:
-        if key in self.tensors:
-            return self.tensors[key]
-        head = re.sub(r"^lm_head\.", "", key)
-        raise Unmeant(f"the checkpoint of the class has no {key}" if head == key else "the head is the embedding")
+        if key not in self.tensors:
+            raise Unmeant(f"the checkpoint of the class has no {key}")
+        return self.tensors[key]
 
     @staticmethod
     def _part(stored: Any, tensor: Tensor, sharing: list[Tensor], layout: tuple[str, str]) -> Named:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.outputs.checkpoint import Weights
-from compiler.frontend.capture.norms import _eps
+from compiler.frontend.capture.norms import eps_of
 from compiler.frontend.ffns import MoE
 from compiler.frontend.mixers import Attention, LatentAttention
 from compiler.frontend.spec import Layer, ModelSpec
@@ -59,7 +59,7 @@ class ModelBindings:
 
     def _layers(self) -> Any:
         inner = self.module
-        for name in ("model", "backbone", "transformer"):
+        for name in ("model", "backbone"):
             inner = getattr(inner, name, inner)
         return inner.layers
 
@@ -102,7 +102,7 @@ def norm_numbers(norm: Any) -> NormNumbers:
     """What a norm of the class computes, found by running it on numbers. Unmeant where it is none of those known."""
     import torch
 
-    eps, weight, bias = _eps(norm), getattr(norm, "weight", None), getattr(norm, "bias", None)
+    eps, weight, bias = eps_of(norm), getattr(norm, "weight", None), getattr(norm, "bias", None)
     if "gate" in inspect.signature(norm.forward).parameters:  # the gate is an op of its own
         return NormNumbers(eps)
     x = torch.linspace(-1.0, 2.0, 2 * (8 if weight is None else weight.numel()))

@@ -94,12 +94,11 @@ def gated(given: Values, at: Tile) -> dict[str, Named]:
 
 
 def add(given: Values, at: Tile) -> dict[str, Named]:
-    """The sum; what joins a residual may be scaled."""
+    """The sum."""
     first, *more = given.values()
-    scale = at.numbers.residual if at.op.name.endswith(".residual") else 1.0
     data = first.data
     for value in more:
-        data = data + scale * value.over(first.dims)
+        data = data + value.over(first.dims)
     return {at.op.outputs[0]: Named(first.dims, data)}
 
 

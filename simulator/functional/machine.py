@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from compiler.frontend.parts import is_edge
 from compiler.ir.graph import Block, Op, Phase, Role, Tensor, is_cache
 from compiler.ir.mesh import CollectiveKind, groups
 from compiler.program import Program, Section
@@ -45,13 +46,9 @@ def execute(program: Program, bindings: Bindings, ids: Any, caches: Mapping[tupl
             for sections in _blocks(program, run.sections):
                 kind = sections[0].block
                 carry |= machine.block(kind, layer, sections, carry)
-                layer += not _is_edge(kind)
+                layer += not is_edge(kind)
     last = program.block[program.runs[-1].sections[-1].block]
     return Outcome({n: carry[n] for n in (*last.outputs, "logits") if n in carry}, machine.left)
-
-
-def _is_edge(kind: str) -> bool:
-    return kind in ("embed", "head", "sample")
 
 
 def _blocks(program: Program, sections: tuple[Section, ...]) -> list[list[Section]]:

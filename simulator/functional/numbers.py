@@ -62,7 +62,7 @@ class LayerNumbers:
     """Of one layer, or of embedding and head. norms: by op name; an op without an entry is not executed.
 
     window: tokens that one attends to, itself included; None for all earlier ones. act: of the feed-forward part, of
-    (gate, up) or of one tensor. scale: of the embedding. residual: of what is added to a residual. step_limits: the
+    (gate, up) or of one tensor. scale: of the embedding. step_limits: the
     least and the largest step of a state space.
     """
 
@@ -74,7 +74,6 @@ class LayerNumbers:
     act: Callable[..., Any] | None = None
     gates: Gates | None = None
     scale: float = 1.0
-    residual: float = 1.0
     step_limits: tuple[float, float] = (0.0, float("inf"))
 
 

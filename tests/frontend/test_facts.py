@@ -292,9 +292,9 @@ def test_every_published_fact_has_a_key(model_dir):
         assert {"hidden", "vocab", "layers", "heads"} <= {row["name"] for row in rows}
 
 
-@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3", "deepseek_v32", "exaone_moe", "glm_moe_dsa", "glm4_moe_lite", "kimi_linear", "glm4_moe", "dots1", "solar_open", "gemma2", "vaultgemma", "gemma3n_text", "gemma3_text"])  # fmt: skip
+@pytest.mark.parametrize("kind", ["deepseek_v2", "deepseek_v3", "deepseek_v32", "exaone_moe", "glm_moe_dsa", "glm4_moe_lite", "kimi_linear", "glm4_moe", "dots1", "solar_open"])  # fmt: skip
 def test_numbers_of_silent_configs_are_those_of_the_class(kind: str) -> None:
-    """A gate's scale changes no shape, a soft cap adds an op: neither is another model's."""
+    """A gate's scale changes no shape, and is not another model's all the same."""
     transformers = pytest.importorskip("transformers")
     from compiler.frontend.ffn_facts import USUAL_SCALES
 

@@ -12,6 +12,7 @@ from agent.outputs.check import TOLERANCE, WALK_SOCKETS, compiled, outputs
 from agent.outputs.scalars import WRITTEN
 from agent.outputs.walk import walk
 from compiler.errors import InputError
+from compiler.frontend import load_model
 from compiler.frontend.describe import describe_model
 from compiler.ir.graph import Phase
 from tests.functional.conftest import CONFIGS, TARGET, Small
@@ -83,3 +84,14 @@ def test_class_defaults_are_made_small(name: str) -> None:
     """Sizes that a config says twice, or leaves to a rule, agree in the instance."""
     check = outputs(name)
     assert check.equal and check.theirs >= 24, check.note
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(WRITTEN))
+def test_every_type_that_is_said_to_be_written_down(name: str) -> None:
+    try:
+        load_model(name)
+    except InputError as error:
+        pytest.skip(f"its defaults are no model: {error.what}")
+    check = outputs(name)
+    assert check.equal, check.note

@@ -30,7 +30,7 @@ def rms_forward(cls: Any, norms: list[Any]) -> Callable[[Any, Any], Any]:
         offset = offsets[weight is None]
         if offset is None or (weight is not None and weight.dim() != 1):
             return original(self, x)
-        return torch.ops.rdutune.rms_norm(x, weight, _eps(self), offset)
+        return torch.ops.rdutune.rms_norm(x, weight, eps_of(self), offset)
 
     return forward
 
@@ -59,7 +59,7 @@ def _offset(module: Any, forward: Callable[[Any, Any], Any]) -> float | None:
             out = forward(trial, x)
         except FAILURES:
             return None
-        normal = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + _eps(module))
+        normal = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps_of(module))
         for offset in (0.0,) if weight is None else (0.0, 1.0):
             right = normal if weight is None else normal * (scale + offset)
             if isinstance(out, torch.Tensor) and out.shape == x.shape and torch.allclose(out, right, atol=1e-4):
@@ -67,7 +67,8 @@ def _offset(module: Any, forward: Callable[[Any, Any], Any]) -> float | None:
     return None
 
 
-def _eps(module: Any) -> float:
+def eps_of(module: Any) -> float:
+    """The epsilon of a norm, whatever its class calls it; 0 where it has none."""
     for name in ("variance_epsilon", "eps", "norm_eps", "epsilon"):
         if isinstance(value := getattr(module, name, None), (int, float)):
             return float(value)
